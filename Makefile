@@ -1,0 +1,56 @@
+# make ui         set up once, then open the page (ARGS="--port 7900" goes to `dflash-lab ui`)
+# make test       the fast tests, browser included      make test-all   the slow ones too
+# make lint       ruff
+# PYTHON names the interpreter that makes the environment, VENV the folder it is made in.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+FONTS := fonts-noto-core fonts-noto-cjk fonts-noto-color-emoji fonts-dejavu
+
+.PHONY: ui test test-all lint browser
+.DELETE_ON_ERROR:
+
+ui: $(VENV)/.ui
+	$(BIN)/dflash-lab models bundled --fetch
+	$(BIN)/dflash-lab ui $(ARGS)
+
+test: $(VENV)/.dev browser
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev browser
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+
+# torch goes first and by exact version: an open range may resolve to another build, gigabytes larger.
+$(VENV)/.torch: constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing $$(grep '^torch==' constraints.txt)" >&2
+	@$(PIP) "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	@touch $@
+
+$(VENV)/.ui: $(VENV)/.torch pyproject.toml
+	@echo "installing dflash-lab" >&2
+	@$(PIP) --editable '.[ui]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	@echo "installing dflash-lab with what its tests need" >&2
+	@$(PIP) --editable '.[ui,notebook,dev]' -c constraints.txt
+	@touch $@ $(VENV)/.ui
+
+browser:
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium and fonts" >&2; \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -q -y --no-install-recommends chromium $(FONTS); } >&2; \
+	  else \
+	    echo "the browser tests need chromium: apt-get install chromium $(FONTS)," \
+	      "or leave them out: $(BIN)/python -m pytest -m 'not browser and not slow'" >&2; \
+	    exit 1; \
+	  fi; }
