@@ -1,3 +1,37 @@
-"""dflash-lab: decode with DFlash 2, keep every step, look at it."""
+"""dflash-lab: decode with DFlash 2, keep every step, look at it.
+
+The names below are imported on first use, so that `import dflash_lab` itself loads none of the heavy libraries.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "DFlashLabError": "dflash_lab.core.errors",
+    "GenerateRequest": "dflash_lab.core.types",
+    "SamplingParams": "dflash_lab.core.types",
+    "export_html": "dflash_lab.ui.view.export",
+    "generate": "dflash_lab.core.generate",
+    "load_pair": "dflash_lab.core.generate",
+    "load_prompts": "dflash_lab.core.data.prompts",
+    "load_trace": "dflash_lab.core.trace.store",
+    "save_trace": "dflash_lab.core.trace.store",
+    "trace_metrics": "dflash_lab.core.trace.metrics",
+}
+_NAMES_AT_HOME = {"load_trace": "load", "save_trace": "save"}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), _NAMES_AT_HOME.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
