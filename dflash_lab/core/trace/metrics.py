@@ -180,9 +180,9 @@ def trace_metrics(trace: Trace) -> TraceMetrics:
 def check_trace(trace: Trace) -> TraceMetrics:
     """The metrics of `trace`, after every identity held; raises TraceError naming the step and the identity broken.
 
-    Text and steps: each step starts where the last one ended, commits its accepted proposals and its bonus token, cut
-    at the end, and n = 1 + sum(commit_length), which a trace with missing steps cannot show. A greedy target cannot
-    reject its own token. No path of the grid, the chosen one included, beats the best one.
+    Each step's anchor and committed tokens stand in the text at its start, and it commits its accepted proposals and
+    its bonus token, less what was cut off. n = 1 + sum(commit_length), unless step numbers are missing. A greedy target
+    does not reject its own token. No path of the grid, the chosen one included, is longer than the best one.
     """
     for i, record in enumerate(trace.steps):
         for identity, holds in _step_identities(trace, record).items():

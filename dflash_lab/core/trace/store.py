@@ -166,7 +166,7 @@ def _check_records(steps: tuple[StepRecord, ...], header: TraceHeader, where: st
 
 def _dumps(value: Any) -> str:
     try:
-        return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise TraceError(
             "a trace's header and steps need finite numbers, got nan or infinity; record it again"
