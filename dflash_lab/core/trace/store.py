@@ -10,11 +10,10 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from dflash_lab.core.errors import TraceError
 from dflash_lab.core.trace.codec import from_json, to_json
@@ -25,6 +24,7 @@ _KEY = re.compile(r"(\w+)/(\d{6,})")
 _SPEC = re.compile(r"(\w+) \[(.*?)\]")
 _LAYOUT = {name: (m[1], tuple(m[2].split(", "))) for name, text in TENSORS.items() if (m := _SPEC.match(text))}
 """dtype and axis letters of each tensor, as its line in the schema says."""
+_DTYPES = {"float32": "F32", "int32": "I32"}
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -39,20 +39,17 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
             array = trace.tensor(name, record.index)
             if array is not None:
                 check_tensor(name, array, record, trace.header)
-                arrays[f"{name}/{record.index:06d}"] = np.ascontiguousarray(array)
+                arrays[f"{name}/{record.index:06d}"] = array
     metadata = {"header": _dumps(trace.header), "steps": _dumps(trace.steps)}
     temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        temporary.touch(exist_ok=False)
-        mode = temporary.stat().st_mode
-        save_file(arrays, temporary, metadata)
-        os.chmod(temporary, mode)  # the library makes files private; a trace gets the rights of any other output
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
+        with open(temporary, "xb") as file:
+            _write(file, metadata, arrays)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise TraceError(f"cannot write the trace {path}: {reason}; nothing was written") from error
+    except OSError as error:
+        raise TraceError(f"cannot write the trace {path}: {error.strerror}; nothing was written") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -109,6 +106,23 @@ def check_tensor(name: str, array: np.ndarray, record: StepRecord, header: Trace
             f"tensor {name!r} of step {record.index}: expected {dtype} {expected}, "
             f"got {array.dtype} {list(array.shape)}; record the trace again"
         )
+
+
+def _write(file: BinaryIO, metadata: dict[str, str], arrays: dict[str, np.ndarray]) -> None:
+    """The safetensors layout: length of the index, the index as JSON, the tensors in the order of the steps.
+
+    Written here because the library's own writer shuffles the metadata: equal traces give equal files.
+    """
+    index: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for key, array in arrays.items():
+        start, end = end, end + array.nbytes
+        index[key] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(index, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors start aligned
+    file.write(len(text).to_bytes(8, "little") + text)
+    for array in arrays.values():
+        file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
 def _open(path: Path) -> tuple[Any, dict[str, str]]:

@@ -192,7 +192,7 @@ LONG = make_trace([0, 1, 2, 3, 4, 5] * 4, [3], num_candidates=4, seed=1)
         (broken_step(LONG, anchor_id=99), "step 1: broken identity: anchor = last token before the block"),
         (broken_step(LONG, truncated=1), "step 1: broken identity: committed = accepted + bonus, less truncated"),
         (broken_step(LONG, bonus_id=99), "step 1: broken identity: committed = accepted + bonus"),
-        (with_header(LONG, output_ids=LONG.header.output_ids + (1,)), "broken identity: n = 1 + sum(commit_length)"),
+        (with_header(LONG, output_ids=(*LONG.header.output_ids, 1)), "broken identity: n = 1 + sum(commit_length)"),
         (with_steps(LONG, LONG.steps[:-1]), "broken identity: n = 1 + sum(commit_length)"),
     ],
 )
