@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -25,7 +25,7 @@ class Provenance:
 
     created: str
     """UTC time, ISO 8601 with seconds."""
-    argv: tuple[str, ...]
+    argv: Sequence[str]
     """The command line; the program by its bare name."""
     version: str
     """Version of dflash-lab."""
@@ -48,18 +48,14 @@ class Provenance:
     device: str | None
     """Name of the current CUDA device; None without one or if torch is not loaded."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain JSON values."""
-        return {**asdict(self), "argv": list(self.argv)}
 
-
-def collect() -> Provenance:
-    """Describe this process; what cannot be found out is None or `unknown`."""
+def provenance() -> dict[str, Any]:
+    """A `Provenance` of this process as plain JSON values; what cannot be found out is None or `unknown`."""
     revision, dirty = _git_state(Path(__file__).resolve().parents[2])
     threads, device = _torch_state()
-    return Provenance(
+    record = Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=(Path(sys.argv[0]).name, *sys.argv[1:]) if sys.argv else (),
+        argv=[Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv else [],
         version=__version__,
         revision=revision,
         dirty=dirty,
@@ -71,6 +67,7 @@ def collect() -> Provenance:
         threads=threads,
         device=device,
     )
+    return asdict(record)
 
 
 def _git_state(root: Path) -> tuple[str | None, bool | None]:

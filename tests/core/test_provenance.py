@@ -10,7 +10,7 @@ from dflash_lab.core import provenance
 
 def test_collects_plain_json_values(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/dflash-lab", "generate", "hi"])
-    record = provenance.collect().as_dict()
+    record = provenance.provenance()
     assert json.loads(json.dumps(record)) == record
     assert record["argv"] == ["dflash-lab", "generate", "hi"]
     assert record["version"] == dflash_lab.__version__
@@ -47,7 +47,7 @@ def test_a_folder_inside_another_checkout_is_not_ours(tmp_path):
 def test_never_fails_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "argv", [])
-    record = provenance.collect()
-    assert record.revision is None
-    assert record.dirty is None
-    assert record.argv == ()
+    record = provenance.provenance()
+    assert record["revision"] is None
+    assert record["dirty"] is None
+    assert record["argv"] == []
