@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dflash_lab.core.errors import RequestError
 
 
-class StopReason(str, enum.Enum):
+class StopReason(enum.StrEnum):
     """Why decoding ended."""
 
     STOP = "stop"

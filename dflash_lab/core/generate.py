@@ -1,0 +1,272 @@
+"""From names to a running generation: loads a pair, decodes a request, records it, makes the trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash_lab.core.decode.loop import Decoding, Step
+from dflash_lab.core.errors import BackendError, TargetError
+from dflash_lab.core.hooks import Hooks
+from dflash_lab.core.kernels import choose_backend
+from dflash_lab.core.model.checkpoint import load_checkpoint
+from dflash_lab.core.model.drafter import Drafter, bind
+from dflash_lab.core.provenance import collect
+from dflash_lab.core.target import bundled
+from dflash_lab.core.target.base import Target
+from dflash_lab.core.target.text import Text
+from dflash_lab.core.trace.recorder import Recorder
+from dflash_lab.core.trace.schema import TokenInfo, Trace, TraceHeader
+from dflash_lab.core.types import GenerateRequest, RunSummary, StopReason
+
+BUNDLED = "bundled"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WEIGHTS = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+"""What is fetched from a hub: data, never code or pickles."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its drafter, loaded and checked against each other."""
+
+    target: Target
+    """The model whose text is produced."""
+    drafter: Drafter | None
+    """Drafts for it; None decodes autoregressively."""
+    text: Text
+    """The target's tokenizer."""
+    backends: Mapping[str, Any]
+    """What runs: kernels, dtype, device, cache, threads."""
+    warnings: tuple[str, ...]
+    """What a user should know about the two."""
+
+
+def load_pair(
+    target: str = BUNDLED,
+    drafter: str | None = BUNDLED,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    kernels: str = "auto",
+    notify: Callable[[str], None] = lambda text: None,
+) -> Pair:
+    """Load by name: `bundled`, a local folder or a hub id; `notify` is told what takes long.
+
+    Raises the one-line errors of core.errors for everything that does not fit together.
+    """
+    where = _device(device)
+    precision = _dtype(dtype, where)
+    backend = choose_backend(kernels)
+    from transformers import AutoTokenizer
+
+    from dflash_lab.core.target.hf import HfTarget, load_model
+
+    folder = bundled.ensure_target(notify) if target == BUNDLED else resolve(target, notify)
+    notify(f"loading target {target}")
+    loaded = HfTarget(load_model(folder, dtype=precision, device=where), target)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise TargetError(f"target {target!r} has no tokenizer that loads: {str(error).splitlines()[0]}") from None
+    warnings = list(loaded.info.warnings)
+    made = None
+    if drafter is not None:
+        notify(f"loading drafter {drafter}")
+        made, said = load_drafter(drafter, loaded, notify)
+        warnings += said
+    backends = {
+        "kernels": backend,
+        "dtype": str(precision).removeprefix("torch."),
+        "device": str(where),
+        "cache": "reserved, grown by doubling",
+        "graph": False,
+        "threads": torch.get_num_threads(),
+    }
+    return Pair(loaded, made, Text(tokenizer, target), backends, tuple(warnings))
+
+
+def load_drafter(
+    name: str, target: Target, notify: Callable[[str], None] = lambda text: None
+) -> tuple[Drafter, list[str]]:
+    """A drafter by name, bound to `target`, with its warnings."""
+    folder = bundled.drafter_folder() if name == BUNDLED else resolve(name, notify)
+    checkpoint = load_checkpoint(folder, dtype=target.dtype, device=target.device)
+    return bind(checkpoint, target, name), checkpoint.warnings
+
+
+def resolve(name: str, notify: Callable[[str], None] = lambda text: None) -> Path:
+    """The folder of a model: `name` itself if it is one, else fetched from the hub into its cache."""
+    if Path(name).is_dir():
+        return Path(name)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise TargetError(f"{name!r} is neither 'bundled', a folder, nor a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    notify(f"looking up {name} on the hub")
+    try:
+        return Path(snapshot_download(name, allow_patterns=WEIGHTS))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TargetError(f"{name!r} could not be fetched from the hub: {first}") from None
+
+
+class Generation:
+    """A request being decoded. Iterate for its steps; then `summary` and `trace()`."""
+
+    def __init__(self, pair: Pair, request: GenerateRequest, hooks: Hooks | None = None) -> None:
+        self.pair, self.request = pair, request
+        ids, self.rendered = pair.text.encode(request.prompt, request.chat)
+        stop_ids = tuple(dict.fromkeys((*request.sampling.stop_ids, *pair.target.info.stop_ids)))
+        self.sampling = dataclasses.replace(request.sampling, stop_ids=stop_ids)
+        self._recorder = None if request.record == "none" else Recorder(request.record)
+        hooks = hooks or Hooks()
+        if self._recorder:
+            hooks = self._recorder.attach(hooks)
+        self._decoding = Decoding(
+            pair.target,
+            pair.drafter,
+            ids,
+            self.sampling,
+            block_size=request.block_size,
+            num_candidates=request.num_candidates,
+            rng=_generator(pair.target.device, request.seed),
+            hooks=hooks,
+        )
+        self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._failed = False
+
+    def __iter__(self) -> Iterator[Step]:
+        try:
+            for step in self._decoding:
+                if self._recorder:
+                    self._recorder.add(step)
+                yield step
+        except Exception:
+            self._failed = True
+            raise
+
+    def cancel(self) -> None:
+        """Stop before the next step; may be called from another thread."""
+        self._decoding.cancel()
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The prompt's token ids."""
+        return self._decoding.prompt_ids
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Committed tokens so far, the one from prefill first."""
+        return self._decoding.output_ids
+
+    @property
+    def block_size(self) -> int:
+        """L in use; 1 without a drafter."""
+        return self._decoding.block_size
+
+    @property
+    def num_candidates(self) -> int:
+        """C in use; 0 without a drafter."""
+        return self._decoding.num_candidates
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Everything a user should know, of the pair and of the request."""
+        return (*self.pair.warnings, *self._decoding.warnings)
+
+    @property
+    def summary(self) -> RunSummary:
+        """What came of it so far."""
+        return self._decoding.summary
+
+    def trace(self) -> Trace:
+        """The trace of what was decoded so far; needs a record level other than `none`."""
+        assert self._recorder is not None, "nothing is recorded at level 'none'"
+        return self._recorder.finish(self.header(), self._tokens)
+
+    def header(self) -> TraceHeader:
+        """The trace header without its token texts."""
+        summary, pair = self.summary, self.pair
+        cancelled = summary.stop_reason is StopReason.CANCELLED
+        info = dataclasses.asdict(pair.target.info)
+        return TraceHeader(
+            created=self._created,
+            status="failed" if self._failed else "cancelled" if cancelled else "complete",
+            level=self.request.record,
+            request={**dataclasses.asdict(self.request), "sampling": dataclasses.asdict(self.sampling)},
+            prompt=self.rendered,
+            prompt_ids=summary.prompt_ids,
+            output_ids=summary.output_ids,
+            text=pair.text.decode(summary.output_ids),
+            stop_reason=None if self._failed else summary.stop_reason.value,
+            time_to_first_token_ms=summary.time_to_first_token_ms,
+            decode_s=summary.decode_s,
+            target={**info, "warnings": list(info["warnings"])},
+            drafter=describe_drafter(pair.drafter) if pair.drafter else None,
+            block_size=self.block_size,
+            num_candidates=self.num_candidates,
+            backends=dict(pair.backends),
+            provenance=collect().as_dict(),
+            warnings=self.warnings,
+        )
+
+    def _tokens(self, ids) -> dict[int, TokenInfo]:
+        return {i: TokenInfo(*entry) for i, entry in self.pair.text.tokens(ids).items()}
+
+
+def generate(pair: Pair, request: GenerateRequest, hooks: Hooks | None = None) -> Generation:
+    """Start decoding `request` with `pair`; nothing runs before the first iteration. Raises RequestError."""
+    return Generation(pair, request, hooks)
+
+
+def describe_drafter(drafter: Drafter) -> dict[str, Any]:
+    """Name, version and the configuration of a drafter, value by value with its origin."""
+    config = dataclasses.asdict(drafter.config)
+    origins = dict(config.pop("origins"))
+    config.pop("warnings")
+    return {
+        "name": drafter.name,
+        "version": config.pop("version"),
+        "config": config,
+        "origins": origins,
+        "head": drafter.head.source,
+    }
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise BackendError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BackendError("device cuda was asked for, but torch finds no CUDA device: use --device cpu")
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise BackendError(f"dtype must be auto, {', '.join(DTYPES)}, got {name!r}")
+    return DTYPES[name]
+
+    "Generation",
+    "Pair",
+    "SamplingParams",
+    "describe_drafter",
+    "generate",
+    "load_drafter",
+    "load_pair",
+    "resolve",
+]

@@ -1,0 +1,48 @@
+"""From draft hidden states to candidates, through the real output head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dflash_lab.core.model.config import DraftConfig
+
+Head = Callable[[Tensor], Tensor]
+"""Hidden states `[B, K, D]` to logits `[B, K, rows]`: the target's head as it is (tied, quantised, padded)."""
+
+
+class DraftHead:
+    """Logits with multiplier and soft-cap, padding rows cut off, reduced vocabularies mapped to target ids."""
+
+    def __init__(
+        self, config: DraftConfig, head: Head, d2t: Tensor | None = None, source: str = "the target's"
+    ) -> None:
+        """`head` is the one that `source` names; `d2t [draft_vocab]` holds target id - draft id."""
+        self.source = source
+        self._head = head
+        self._multiplier = config.output_multiplier
+        self._softcap = config.final_logit_softcapping
+        self._rows = config.draft_vocab_size or config.vocab_size
+        self._d2t = d2t
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens the drafter can propose."""
+        return self._rows
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Drafter logits `[B, K, V]` in the head's dtype."""
+        logits = self._head(hidden)
+        if logits.shape[-1] > self._rows:
+            logits = logits[..., : self._rows]
+        if self._multiplier != 1.0:
+            logits = logits * self._multiplier
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
+
+    def token_ids(self, rows: Tensor) -> Tensor:
+        """Head rows to the target's token ids."""
+        return rows if self._d2t is None else rows + self._d2t[rows]
