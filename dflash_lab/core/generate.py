@@ -17,7 +17,7 @@ from dflash_lab.core.hooks import Hooks
 from dflash_lab.core.kernels import choose_backend
 from dflash_lab.core.model.checkpoint import load_checkpoint
 from dflash_lab.core.model.drafter import Drafter, bind
-from dflash_lab.core.provenance import collect
+from dflash_lab.core.provenance import provenance
 from dflash_lab.core.target import bundled
 from dflash_lab.core.target.base import Target
 from dflash_lab.core.target.text import Text
@@ -213,7 +213,7 @@ class Generation:
             block_size=self.block_size,
             num_candidates=self.num_candidates,
             backends=dict(pair.backends),
-            provenance=collect().as_dict(),
+            provenance=provenance(),
             warnings=self.warnings,
         )
 
@@ -260,13 +260,3 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise BackendError(f"dtype must be auto, {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name]
-
-    "Generation",
-    "Pair",
-    "SamplingParams",
-    "describe_drafter",
-    "generate",
-    "load_drafter",
-    "load_pair",
-    "resolve",
-]
