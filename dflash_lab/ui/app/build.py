@@ -1,0 +1,164 @@
+"""The app: composes header and tabs, and serves them."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from dflash_lab.core.errors import RequestError
+from dflash_lab.ui.app import header as header_row
+from dflash_lab.ui.app.place import parse_place
+from dflash_lab.ui.app.run import Engine
+from dflash_lab.ui.app.session import Runs, TraceStore, read_traces
+from dflash_lab.ui.app.tabs import generate, help, inspect
+from dflash_lab.ui.view.assets import STATIC_DIR
+
+PAGE_DIR = Path(__file__).parent / "static"
+MAX_UPLOAD = "1gb"
+SESSIONS = 50
+"""Browser sessions whose state Gradio keeps; its own default is 10,000."""
+
+TABS = {inspect.TAB: "Inspect", generate.TAB: "Generate", help.TAB: "Help"}
+
+
+def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
+    """The page over the traces in `store`; `engine` decodes for the Generate tab, by default the bundled pair."""
+    # Every file of a static folder is served: this one holds the inspector's module and style sheet only.
+    gr.set_static_paths(STATIC_DIR)
+    runs = Runs(store, engine or Engine())
+    with gr.Blocks(title="dflash-lab", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as app:
+        header = header_row.build(store)
+        with gr.Tabs(elem_id="dfa-tabs") as tabs:
+            with gr.Tab(TABS[inspect.TAB], id=inspect.TAB) as inspect_tab:
+                inspector = inspect.build(store, header)
+            with gr.Tab(TABS[generate.TAB], id=generate.TAB) as generate_tab:
+                open_run = generate.build(runs)
+            with gr.Tab(TABS[help.TAB], id=help.TAB) as help_tab:
+                help.build()
+
+        def arrive(request: gr.Request) -> list[Any]:
+            place = parse_place(request.query_params)
+            value = inspect.arrive(store, place)
+            picker = gr.Dropdown(choices=header_row.choices(store), value=value["trace"])
+            return [picker, value, gr.Tabs(selected=place.tab) if place.tab in TABS else gr.skip()]
+
+        def opened(request: gr.Request) -> list[Any]:
+            run = runs.get(request.session_hash)
+            entry = store.get(run.trace_id) if run and run.trace_id else None
+            if entry is None:
+                raise gr.Error("This run is not on the server any more: start it again.")
+            picker = gr.Dropdown(choices=header_row.choices(store), value=entry.id)
+            return [picker, inspect.view(entry), gr.Tabs(selected=inspect.TAB)]
+
+        def closed(request: gr.Request) -> None:
+            runs.close(request.session_hash)
+
+        quiet: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+        outputs = [header.picker, inspector, tabs]
+        app.load(arrive, None, outputs, **quiet)
+        open_run.click(opened, None, outputs, **quiet)
+        header.picker.input(lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **quiet)
+        app.unload(closed)
+        for name, tab in {inspect.TAB: inspect_tab, generate.TAB: generate_tab, help.TAB: help_tab}.items():
+            tab.select(None, js=f"() => dflashLab.tab('{name}')", api_visibility="private")
+    return app
+
+
+def launch(
+    traces: list[Path],
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    open_browser: bool = True,
+    block: bool = True,
+    auth: str | None = None,
+) -> gr.Blocks:
+    """Serve the page over the example and `traces`, the first of which is shown.
+
+    auth: `USER:PASSWORD`, needed for a `host` that other machines can reach. Raises RequestError, TraceError.
+    """
+    login = _login(host, auth)
+    app = build_app(read_traces(traces))
+    serve(app, server_name=host, server_port=port, inbrowser=open_browser, auth=login)
+    if block:
+        app.block_thread()
+    return app
+
+
+def serve(app: gr.Blocks, **options: Any) -> str:
+    """Start the server in threads of its own and give its address; `options` are those of `gr.Blocks.launch`."""
+    _, url, _ = app.launch(
+        theme=theme(),
+        css_paths=[STATIC_DIR / "inspector.css", PAGE_DIR / "page.css"],
+        head=_head(),
+        ssr_mode=False,
+        share=False,
+        run_history=False,
+        enable_monitoring=False,
+        footer_links=[],
+        state_session_capacity=SESSIONS,
+        max_file_size=MAX_UPLOAD,
+        prevent_thread_lock=True,
+        **options,
+    )
+    return url
+
+
+def _login(host: str, auth: str | None) -> tuple[str, str] | None:
+    user, colon, password = (auth or "").partition(":")
+    if auth is not None and not (user and colon and password):
+        raise RequestError("expected --auth USER:PASSWORD, got something without a colon, a user or a password")
+    if auth is None and not _is_loopback(host):
+        raise RequestError(
+            f"expected a loopback address or a password, got host {host!r} without one: prompts would be open to the "
+            "network; add --auth USER:PASSWORD, or forward the port over ssh"
+        )
+    return (user, password) if auth else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _head() -> str:
+    module = (STATIC_DIR / "inspector.js").as_posix()
+    script = (PAGE_DIR / "page.js").read_text(encoding="utf-8")
+    return f'<script>window.dflashModule = "gradio_api/file={module}";\n{script}</script>'
+
+
+def theme() -> gr.themes.Base:
+    """Quiet and compact, in the inspector's own blue and grounds."""
+    plain = dict.fromkeys(("block_background_fill", "block_background_fill_dark"), "transparent")
+    blue = "#0072b2"
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.sky,
+        neutral_hue=gr.themes.colors.slate,
+        text_size=gr.themes.sizes.text_sm,
+        spacing_size=gr.themes.sizes.spacing_sm,
+        radius_size=gr.themes.sizes.radius_sm,
+    ).set(
+        body_background_fill="#ffffff",
+        body_background_fill_dark="#10151f",
+        block_border_width="0px",
+        block_padding="0px",
+        block_label_text_color="#595959",
+        block_title_text_color="#595959",
+        block_title_text_color_dark="#a8b0bd",
+        input_background_fill="#ffffff",
+        input_background_fill_dark="#171e2b",
+        input_border_width="1px",
+        input_border_color="#d5dae1",
+        input_border_color_dark="#2c3644",
+        button_primary_background_fill=blue,
+        button_primary_background_fill_dark=blue,
+        button_primary_background_fill_hover="#005a8f",
+        button_primary_background_fill_hover_dark="#005a8f",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#ffffff",
+        **plain,
+    )

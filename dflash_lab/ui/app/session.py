@@ -1,0 +1,197 @@
+"""What the page remembers: the traces it may show and the run of each browser session. The only mutable state of the app."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import shutil
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dflash_lab.core.errors import TraceError
+from dflash_lab.core.trace import store as trace_store
+from dflash_lab.core.trace.schema import Trace
+from dflash_lab.core.types import GenerateRequest
+from dflash_lab.ui.app.run import Engine, Run
+from dflash_lab.ui.view import wire
+
+KINDS = ("trace", "step", "page")
+"""What can be saved of a trace: the .safetensors file, one step as JSON, an offline page that opens at a step."""
+
+EXAMPLE = Path(__file__).parents[2] / "assets" / "example.safetensors"
+
+
+def example_trace() -> Trace:
+    """The trace that ships with the package. Raises TraceError if the installation lacks it."""
+    return trace_store.load(EXAMPLE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trace that the page may show."""
+
+    id: str
+    """Short name in links: a digest of what the trace holds, the same in every session."""
+    source: str
+    """`example`, `file` (named when the server started), `upload` or `run`; the first two stay for good."""
+    trace: Trace
+    """The trace; its tensors are fetched on demand."""
+    path: Path | None = None
+    """Its file, where it came from one."""
+
+    @property
+    def label(self) -> str:
+        """One line for the picker."""
+        if self.source in ("file", "upload"):
+            return self.trace.name
+        prompt = " ".join(str(self.trace.header.request.get("prompt", self.trace.name)).split())
+        return f"{self.source} · {prompt[:60]}{'…' if len(prompt) > 60 else ''}"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """`wire.trace_summary`, made once."""
+        return wire.trace_summary(self.trace)
+
+    @cached_property
+    def opening_step(self) -> int:
+        """The step to show first: one with 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
+        mixed = [s for s in self.trace.steps if s.num_accepted < len(s.draft_ids)]
+        chosen = next((s for s in mixed if 4 <= s.num_accepted <= 7), None)
+        chosen = chosen or max(mixed, key=lambda s: s.num_accepted, default=None)
+        return self.trace.steps.index(chosen) if chosen else 0
+
+
+def trace_id(trace: Trace) -> str:
+    """Ten hex digits that depend on what was decoded and recorded, not on where the trace lies."""
+    header = trace.header
+    told = (header.created, header.level, header.status, tuple(header.prompt_ids), tuple(header.output_ids), trace.steps)
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:10]
+
+
+class TraceStore:
+    """The traces of one server by id. Safe to use from several threads.
+
+    Uploads and runs beyond `capacity` go, oldest first; a link to one that is gone is answered with a message.
+    """
+
+    def __init__(self, example: Trace, capacity: int = 32) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._capacity = capacity
+        self._count = itertools.count()
+        self._folder = tempfile.TemporaryDirectory(prefix="dflash-lab-")
+        self.example = self.add(example, "example")
+
+    def add(self, trace: Trace, source: str, path: Path | None = None) -> Entry:
+        """Register `trace`; one that is already known keeps its first entry."""
+        entry = Entry(trace_id(trace), source, trace, path)
+        with self._lock:
+            entry = self._entries.setdefault(entry.id, entry)
+            passing = [e for e in self._entries.values() if e.source in ("upload", "run")]
+            for old in passing[: -self._capacity]:
+                del self._entries[old.id]
+        return entry
+
+    def open(self, path: Path) -> Entry:
+        """Register a trace file that was named when the server started. Raises TraceError."""
+        return self.add(trace_store.load(path), "file", path)
+
+    def upload(self, path: Path) -> Entry:
+        """Check and register an uploaded file; it is kept in a copy, since the server clears its uploads. Raises TraceError."""
+        known = self.get(trace_id(trace_store.load(path)))
+        if known is not None:
+            return known
+        kept = self._file(f"upload-{next(self._count)}", path.name)
+        shutil.copyfile(path, kept)
+        return self.add(trace_store.load(kept), "upload", kept)
+
+    def get(self, id: str) -> Entry | None:
+        """The entry called `id`, or None."""
+        with self._lock:
+            return self._entries.get(id)
+
+    def entries(self) -> list[Entry]:
+        """All entries: those given at the start first, then the newest."""
+        with self._lock:
+            entries = list(self._entries.values())
+        given = [e for e in entries if e.source in ("file", "example")]
+        return given + [e for e in reversed(entries) if e not in given]
+
+    def opening(self) -> Entry:
+        """What the page opens on: the first file it was given, else the example."""
+        return next((e for e in self.entries() if e.source == "file"), self.example)
+
+    def write(self, entry: Entry, kind: str, step: int) -> Path:
+        """Make a file to download, of a kind in KINDS, in a folder that goes with the server."""
+        if kind == "trace":
+            path = self._file(entry.id, f"{_slug(entry.trace.name)}.safetensors")
+            if entry.path is not None:
+                shutil.copyfile(entry.path, path)
+            else:
+                trace_store.save(entry.trace, path)
+            return path
+        if kind == "step":
+            path = self._file(entry.id, f"{_slug(entry.trace.name)}-step-{step}.json")
+            text = json.dumps(wire.step_wire(entry.trace, step), ensure_ascii=False, allow_nan=False)
+        else:
+            from dflash_lab.ui.view.export import export_html
+
+            path = self._file(entry.id, f"{_slug(entry.trace.name)}.html")
+            text = export_html(entry.trace, step)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def _file(self, group: str, name: str) -> Path:
+        folder = Path(self._folder.name) / group
+        folder.mkdir(exist_ok=True)
+        return folder / name
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:60].strip("-.") or "trace"
+
+
+class Runs:
+    """The current run of every browser session, by Gradio's session hash."""
+
+    def __init__(self, store: TraceStore, engine: Engine) -> None:
+        self._store = store
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._runs: dict[str, Run] = {}
+
+    def prepare(self, session: str, request: GenerateRequest) -> Run:
+        """A new run for `session`, queued; a former one is cancelled."""
+        run = Run(request, self._engine, lambda trace: self._store.add(trace, "run").id)
+        with self._lock:
+            former, self._runs[session] = self._runs.get(session), run
+        if former is not None:
+            former.cancel()
+        return run
+
+    def get(self, session: str) -> Run | None:
+        """The run of `session`, or None."""
+        with self._lock:
+            return self._runs.get(session)
+
+    def close(self, session: str) -> None:
+        """The session is over: end its run and forget it."""
+        with self._lock:
+            run = self._runs.pop(session, None)
+        if run is not None:
+            run.cancel()
+
+
+def read_traces(paths: list[Path]) -> TraceStore:
+    """A store with the example and the files at `paths`. Raises TraceError, naming the file."""
+    store = TraceStore(example_trace())
+    for path in paths:
+        if not path.is_file():
+            raise TraceError(f"expected a trace file, found none at {path}")
+        store.open(path)
+    return store

@@ -1,0 +1,190 @@
+// What the page does around the inspector: link, theme, save, the run's output. Data is set as textContent only.
+window.dflashLab = (() => {
+  const LINK_VERSION = "1";
+  const THEME_KEY = "dflash-lab-theme";
+  const testing = new URLSearchParams(location.search).has("testing");
+  const here = { trace: null, step: 0, pos: null };
+
+  function element(tag, className, text) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+
+  // ---- link: the address always names what is shown
+
+  function remember(change) {
+    const url = new URL(location.href);
+    for (const [key, value] of Object.entries({ ...change, v: LINK_VERSION })) {
+      if (value === null || value === undefined) url.searchParams.delete(key);
+      else url.searchParams.set(key, value);
+    }
+    history.replaceState(history.state, "", url);
+  }
+
+  function moveTo(place) {
+    Object.assign(here, place);
+    remember(here);
+  }
+
+  async function copyLink(button) {
+    const label = button?.textContent;
+    let done = "Copied";
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch {
+      done = "Copy it from the address bar";
+    }
+    if (!button) return;
+    button.textContent = done;
+    setTimeout(() => { button.textContent = label; }, 1500);
+  }
+
+  // ---- inspector
+
+  async function ask(look_up, question) {
+    const answer = await look_up(question);
+    if (answer.error) throw new Error(answer.error);
+    return answer;
+  }
+
+  function inspect(root, props, server, watch) {
+    const [notice, slot] = root.querySelectorAll(".dfa-notice, .dfa-slot");
+    let dispose = null;
+    let shown = null;
+    let turn = 0;
+
+    function say(text) {
+      notice.textContent = text ?? "";
+      notice.hidden = !text;
+    }
+
+    async function mount(view, mine) {
+      const [module, summary] = await Promise.all([
+        import(new URL(window.dflashModule, document.baseURI)),
+        ask(server.trace_summary, { trace: view.trace }),
+      ]);
+      if (mine !== turn) return;
+      dispose?.();
+      dispose = module.mount(slot, {
+        summary,
+        getStep: (step) => ask(server.step_wire, { trace: view.trace, step }),
+        onSelect: ({ step, pos }) => moveTo({ step, pos }),
+        onPermalink: () => copyLink(),
+        initial: { step: view.step, pos: view.pos ?? undefined },
+        testing,
+      });
+      shown = view.trace;
+    }
+
+    async function show() {
+      const view = props.value;
+      if (!view) return;
+      const mine = ++turn;
+      say(view.notice);
+      try {
+        if (view.trace === shown) dispose.show({ step: view.step, pos: view.pos ?? undefined });
+        else await mount(view, mine);
+        if (mine === turn) moveTo({ trace: view.trace, step: view.step, pos: view.pos });
+      } catch (error) {
+        if (mine === turn) say(error.message);
+      }
+    }
+
+    watch("value", show);
+    show();
+  }
+
+  // ---- header
+
+  function theme() {
+    return localStorage.getItem(THEME_KEY) ?? "auto";
+  }
+
+  function paint(button) {
+    const chosen = theme();
+    const dark = chosen === "dark" || (chosen === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+    document.body.classList.toggle("dark", dark);
+    button.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[chosen];
+    button.setAttribute("aria-label", `Theme: ${button.textContent}`);
+  }
+
+  function tools(root, save) {
+    const menu = root.querySelector("details");
+    const themeButton = root.querySelector("[data-do=theme]");
+    paint(themeButton);
+    // Gradio follows the system as well; this listener is the later one, so a choice made here stands.
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => paint(themeButton));
+    root.addEventListener("click", ({ target }) => {
+      const button = target.closest("button");
+      if (button?.dataset.save) {
+        menu.open = false;
+        save({ kind: button.dataset.save, trace: here.trace, step: here.step });
+      } else if (button?.dataset.do === "link") copyLink(button);
+      else if (button?.dataset.do === "help") document.querySelector("#dfa-tabs [role=tab]:nth-of-type(3)")?.click();
+      else if (button === themeButton) {
+        const next = { auto: "light", light: "dark", dark: "auto" }[theme()];
+        if (next === "auto") localStorage.removeItem(THEME_KEY);
+        else localStorage.setItem(THEME_KEY, next);
+        paint(themeButton);
+      }
+    });
+    document.addEventListener("click", ({ target }) => { if (!menu.contains(target)) menu.open = false; });
+    menu.addEventListener("keydown", ({ key }) => {
+      if (key !== "Escape") return;
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    });
+  }
+
+  function download(file) {
+    const link = element("a");
+    link.href = file.url;
+    link.download = file.orig_name;
+    link.click();
+  }
+
+  // ---- output of a run
+
+  const TILES = [
+    ["acceptance_length", "acceptance length", 2, "1 + accepted, mean over the steps, not cut"],
+    ["rolling_acceptance_length", "last 16 steps", 2, "acceptance length of the last 16 steps"],
+    ["tok_s", "tok/s", 1, "tokens after the first / seconds since the first"],
+    ["tok_s_now", "tok/s now", 1, "the last 2 seconds"],
+    ["steps", "steps", 0, "verification steps"],
+    ["tokens", "tokens", 0, "committed, the one from prefill included"],
+    ["ttft_ms", "first token, ms", 0, "prefill with the first token; shown at the end"],
+  ];
+
+  function output(root, props, watch) {
+    const [tiles, status, text] = root.querySelectorAll(".dfa-tiles, .dfa-status, .dfa-output");
+    const values = new Map(TILES.map(([key, label, , meaning]) => {
+      const tile = element("div", "dfa-tile");
+      tile.title = meaning;
+      const value = element("b", "", "–");
+      tile.append(value, element("small", "", label));
+      tiles.append(tile);
+      return [key, value];
+    }));
+
+    function show() {
+      const run = props.value;
+      if (!run) return;
+      root.dataset.state = run.state;
+      if (status.textContent !== run.message) status.textContent = run.message;
+      for (const [key, , digits] of TILES) values.get(key).textContent = run[key]?.toFixed(digits) ?? "–";
+      const follow = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
+      if (run.parts.length < text.childElementCount) text.replaceChildren();
+      for (const [origin, words] of run.parts.slice(text.childElementCount)) {
+        text.append(element("span", `dfa-${origin}`, words));
+      }
+      if (follow) text.scrollTop = text.scrollHeight;
+    }
+
+    watch("value", show);
+    show();
+  }
+
+  return { inspect, tools, output, download, tab: (tab) => remember({ tab }) };
+})();

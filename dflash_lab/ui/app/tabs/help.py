@@ -1,0 +1,93 @@
+"""The Help tab: how to read a step, the keys, the words, and where numbers come from."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+TAB = "help"
+
+READING = """
+## How to read a step
+
+A **draft block** starts with the **anchor token**, the last one that is certain. For each position after it the drafter
+lists its **candidates**, best on top; the selector walks a **path** through them, the **proposal**. The target reads the
+whole block at once and keeps the proposal as far as it agrees.
+
+| in the grid | means |
+|---|---|
+| fill of a cell | the score: darker is more probable |
+| solid outline, ✓ | accepted: the target agrees |
+| dashed outline, ✗ | first mismatch: here the target wanted another token |
+| dotted outline, hatched column | not used: behind the mismatch |
+| amber ring | the candidate that the target wanted |
+| ◆ in the target row | the target's correction, with its rank in our list, or *not in list* |
+| ★ | bonus token: the target's own token after a fully accepted block |
+| `·`  `−∞`  `▲▼` | not recorded, masked, clipped |
+
+**Why was it refused?** *selector*: the token stood in the column but was not chosen. *drafter*: it was not in the list.
+*sampled*: the target drew another token although its most probable one was ours. *stop*: the text ended inside the block.
+*full*: nothing was refused. *unknown*: the trace does not hold the target's side.
+"""
+
+KEYS = """
+## Keys
+
+They work while the focus is inside the inspector; Tab always leaves it.
+
+| key | | key | |
+|---|---|---|---|
+| `←` `→` or `,` `.` | step | `↑` `↓` | candidate in the column |
+| `Shift` `←` `→` | position | `PgUp` `PgDn` | 10 steps |
+| `Home` `End` | first, last step | `n` `N` | next, previous rejection |
+| `g` | go to a step | `/` | find a token |
+| `Space` | play, pause | `Enter` | pin the cell |
+| `e` | edges: path, focus, all | `l` | text layer |
+| `p` | probability, logit, selector score | `d` | density |
+| `y` | copy a link | `?` | this list |
+| `Esc` | unpin, close, leave | | |
+"""
+
+WORDS = """
+## Words
+
+| word | meaning |
+|---|---|
+| accepted | leading proposals kept in a step, 0 to K, *without* the bonus token |
+| bonus token | the target's own token after the accepted ones; every step commits one such token |
+| commit length | tokens appended by a step, cut at stop or length |
+| acceptance length | 1 + accepted, mean over steps, not cut |
+| acceptance rate | accepted / proposed; falls as the block grows, so compare it only at equal block size |
+| survival[i] | share of steps that accepted at least i proposals |
+| unary score | the drafter's logit of a candidate |
+| edge score | unary score plus what the selector gives this token after that one |
+| three lengths | what the first-ranked path, the selected path and the best path in the grid would have kept |
+| block size L | slots in a block with the anchor; K = L − 1 are proposed |
+"""
+
+NUMBERS = """
+## Where numbers come from
+
+Everything on the page is read from the trace or computed from it; nothing is fetched. With *n* output tokens, *m* steps and
+*clip* tokens cut off at the end:
+
+| name | formula |
+|---|---|
+| acceptance length (this page, vLLM) | 1 + Σ accepted / m |
+| list mean of z-lab's dflash | ours − clip / m |
+| `spec_accept_length` of SGLang | n / m = ours − clip / m + 1 / m |
+
+**Probabilities** are of the full vocabulary, so a column need not sum to 1. **Times** come from the device's clock where it
+has one, by phase: draft, select, verify, commit. **tok/s** counts committed tokens after the first, from the first token to
+the last; while a run goes on it is taken from time stamps, and not shown in its first half second.
+"""
+
+
+def build() -> None:
+    """Draw the tab; all of it is constant."""
+    with gr.Row(elem_id="dfa-help"):
+        with gr.Column(min_width=320):
+            gr.Markdown(READING)
+            gr.Markdown(NUMBERS)
+        with gr.Column(min_width=320):
+            gr.Markdown(KEYS)
+            gr.Markdown(WORDS)

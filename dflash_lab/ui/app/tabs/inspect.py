@@ -1,0 +1,113 @@
+"""The Inspect tab: one trace, step by step. The page holds ids and numbers; data comes through two look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from dflash_lab.core.errors import DFlashLabError
+from dflash_lab.ui.app.header import Header, choices
+from dflash_lab.ui.app.place import Place
+from dflash_lab.ui.app.session import KINDS, Entry, TraceStore
+from dflash_lab.ui.view import wire
+
+TAB = "inspect"
+
+
+def view(entry: Entry, step: int | None = None, pos: int | None = None, notice: str | None = None) -> dict[str, Any]:
+    """The inspector's value: where to look, and a message above it."""
+    last = max(len(entry.trace) - 1, 0)
+    step = entry.opening_step if step is None else min(max(step, 0), last)
+    return {"trace": entry.id, "step": step, "pos": pos, "notice": notice}
+
+
+def arrive(store: TraceStore, place: Place) -> dict[str, Any]:
+    """The inspector's value for a link; an unknown trace is answered with the opening one and a message."""
+    opening = store.opening()
+    if place.trace is None:
+        return view(opening, place.step, place.pos, place.problem)
+    entry = store.get(place.trace)
+    if entry is None:
+        return view(
+            opening,
+            notice=f"There is no trace {place.trace[:40]!r} on this server: uploads and runs are gone when it ends. "
+            f"Open the trace's file, or look at this one: {opening.label}.",
+        )
+    return view(entry, place.step, place.pos, place.problem)
+
+
+def look_ups(store: TraceStore) -> list[Callable[[Any], dict[str, Any]]]:
+    """The functions that the page calls for data: cheap, without side effects, with one JSON argument.
+
+    Whoever reaches the server may call them with anything, so the answer is data or {"error": one line}.
+    """
+
+    def trace_summary(ask: Any) -> dict[str, Any]:
+        try:
+            return find(store, ask).summary
+        except (LookupError, DFlashLabError) as error:
+            return {"error": str(error)}
+
+    def step_wire(ask: Any) -> dict[str, Any]:
+        try:
+            entry = find(store, ask)
+            return wire.step_wire(entry.trace, find_step(entry, ask))
+        except (LookupError, DFlashLabError) as error:
+            return {"error": str(error)}
+
+    return [trace_summary, step_wire]
+
+
+def find(store: TraceStore, ask: Any) -> Entry:
+    """The entry that a request of the page names. Raises LookupError."""
+    id = ask.get("trace") if isinstance(ask, dict) else None
+    entry = store.get(id) if isinstance(id, str) else None
+    if entry is None:
+        raise LookupError("This trace is not on the server any more: open its file again.")
+    return entry
+
+
+def find_step(entry: Entry, ask: dict[str, Any]) -> int:
+    """The step that a request of the page names. Raises LookupError if `entry` has no such step."""
+    step = ask.get("step")
+    if type(step) is not int or not 0 <= step < len(entry.trace):
+        raise LookupError(f"Expected a step from 0 to {len(entry.trace) - 1}, got {str(step)[:20]}.")
+    return step
+
+
+def build(store: TraceStore, header: Header) -> gr.HTML:
+    """Draw the tab and connect the header's components to it; gives the inspector."""
+    inspector = gr.HTML(
+        html_template='<div class="dfa-notice" role="alert" hidden></div><div class="dfa-slot"></div>',
+        js_on_load="dflashLab.inspect(element, props, server, watch)",
+        server_functions=look_ups(store),
+        apply_default_css=False,
+        elem_id="dfa-inspector",
+    )
+
+    def pick(id: str) -> dict[str, Any]:
+        return arrive(store, Place(trace=id))
+
+    def upload(file: str, now: dict[str, Any]) -> list[Any]:
+        try:
+            entry = store.upload(Path(file))
+        except DFlashLabError as error:
+            return [gr.skip(), now | {"notice": str(error)}]
+        return [gr.Dropdown(choices=choices(store), value=entry.id), view(entry)]
+
+    def save(event: gr.EventData) -> gr.DownloadButton:
+        detail = event._data
+        entry = find(store, detail)
+        if detail.get("kind") not in KINDS:
+            raise gr.Error("Expected one of trace, step, page to save.")
+        return gr.DownloadButton(value=str(store.write(entry, detail["kind"], find_step(entry, detail))))
+
+    quiet = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+    header.picker.input(pick, header.picker, inspector, **quiet)
+    header.upload.upload(upload, [header.upload, inspector], [header.picker, inspector], **quiet)
+    saved = header.tools.save(save, None, header.download, **quiet)
+    saved.success(None, header.download, js="dflashLab.download", **quiet)
+    return inspector

@@ -1,0 +1,89 @@
+"""A pair and a generation without models: the steps of a synthetic trace, at a pace the test sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+
+from toytraces import make_trace
+
+from dflash_lab.core.errors import DFlashLabError
+from dflash_lab.core.trace.schema import Trace
+from dflash_lab.core.types import GenerateRequest
+from dflash_lab.ui.app.run import Engine
+
+_count = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class FakePair:
+    """What the page needs of a Pair."""
+
+    text: SimpleNamespace
+    drafter: str | None = "toy"
+
+
+class FakeGeneration:
+    """Decodes nothing: plays the steps of `played`."""
+
+    def __init__(self, played: Trace, request: GenerateRequest, step_s: float) -> None:
+        self.request = request
+        self.output_ids: list[int] = [played.header.output_ids[0]]
+        self.done: list[int] = []
+        self._played, self._step_s = played, step_s
+        self._cancelled = threading.Event()
+        self._stop_reason = "length"
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        for record in self._played.steps:
+            if self._cancelled.is_set():
+                self._stop_reason = "cancelled"
+                return
+            time.sleep(self._step_s)
+            self.output_ids += record.committed_ids
+            self.done.append(record.index)
+            yield SimpleNamespace(record=record)
+
+    def trace(self) -> Trace:
+        header = dataclasses.replace(
+            self._played.header,
+            created=f"run {next(_count)}",
+            request={"prompt": self.request.prompt, "sampling": {"temperature": 0.0}},
+            output_ids=tuple(self.output_ids),
+            status="cancelled" if self._stop_reason == "cancelled" else "complete",
+            stop_reason=self._stop_reason,
+        )
+        return Trace(header, self._played.steps[: len(self.done)], self._played.tensor, "run")
+
+
+class FakeEngine(Engine):
+    """An engine whose generations play `played`; `made` lists them."""
+
+    def __init__(self, played: Trace | None = None, step_s: float = 0.0, error: Exception | None = None) -> None:
+        self.made: list[FakeGeneration] = []
+        self.pairs: list[FakePair] = []
+        self._played, self._step_s, self._error = played or make_trace(12, 8, 4), step_s, error
+        super().__init__(self._load_fake, self._generate_fake)
+
+    def _load_fake(self, notify: Callable[[str], None]) -> FakePair:
+        notify("loading the toy pair")
+
+        def decode(ids: Sequence[int]) -> str:
+            return "".join(self._played.token(i).text for i in ids)
+
+        return FakePair(SimpleNamespace(decode=decode))
+
+    def _generate_fake(self, pair: FakePair, request: GenerateRequest) -> FakeGeneration:
+        if isinstance(self._error, DFlashLabError):
+            raise self._error
+        self.pairs.append(pair)
+        generation = FakeGeneration(self._played, request, self._step_s)
+        self.made.append(generation)
+        return generation
