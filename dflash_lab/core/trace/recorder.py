@@ -6,14 +6,14 @@ The work of a step stays on its device in a few batched operations and comes to 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dflash_lab.core.errors import RequestError
 from dflash_lab.core.hooks import NO_HOOKS, Hooks
-from dflash_lab.core.trace.schema import FEATURE_TENSORS, Trace, TraceHeader
+from dflash_lab.core.trace.schema import FEATURE_TENSORS, TokenInfo, Trace, TraceHeader
 from dflash_lab.core.types import RECORD_LEVELS, StepRecord
 
 if TYPE_CHECKING:
@@ -67,20 +67,29 @@ class Recorder:
         for name, array in _to_host(tensors).items():
             self._arrays[name, step.record.index] = array
 
-    def token_ids(self) -> list[int]:
-        """Every token id in the steps so far, sorted: those whose text the header's `tokens` must hold."""
-        found = {token for step in self._steps for token in (step.anchor_id, *step.draft_ids, step.bonus_id)}
+    def finish(
+        self, header: TraceHeader, tokens: Callable[[list[int]], Mapping[int, TokenInfo]] | None = None
+    ) -> Trace:
+        """The trace of the steps so far, under `header` with this recorder's level; stops observing.
+
+        `tokens` gives the text of every id that occurs in the trace, for the header.
+        """
+        while self._remove:
+            self._remove.pop()()
+        header = dataclasses.replace(header, level=self.level)
+        if tokens is not None:
+            header = dataclasses.replace(header, tokens=tokens(self._token_ids(header)))
+        return Trace.from_arrays(header, tuple(self._steps), dict(self._arrays))
+
+    def _token_ids(self, header: TraceHeader) -> list[int]:
+        """Every token id that occurs, sorted."""
+        found = {*header.prompt_ids, *header.output_ids}
+        for step in self._steps:
+            found.update((step.anchor_id, *step.draft_ids, step.bonus_id))
         ids = [array.ravel() for (name, _), array in self._arrays.items() if name in ("candidate_ids", "target_ids")]
         if ids:
             found.update(np.unique(np.concatenate(ids)).tolist())
         return sorted(found)
-
-    def finish(self, header: TraceHeader, name: str = "trace") -> Trace:
-        """The trace of the steps so far, under `header` with this recorder's level; stops observing."""
-        while self._remove:
-            self._remove.pop()()
-        header = dataclasses.replace(header, level=self.level)
-        return Trace.from_arrays(header, tuple(self._steps), dict(self._arrays), name)
 
     def _observe(self, name: str, tensor: torch.Tensor) -> None:
         self._observed[name] = tensor

@@ -12,7 +12,7 @@ from dflash_lab.core.hooks import NO_HOOKS, Hooks
 from dflash_lab.core.trace import store
 from dflash_lab.core.trace.metrics import step_analysis
 from dflash_lab.core.trace.recorder import MAX_CANDIDATES, Recorder
-from dflash_lab.core.trace.schema import FEATURE_TENSORS, SCORE_TENSORS, TraceHeader
+from dflash_lab.core.trace.schema import FEATURE_TENSORS, SCORE_TENSORS, TokenInfo, TraceHeader
 from dflash_lab.core.types import StepRecord
 
 K, C, V, D = 3, 4, 50, 6
@@ -96,7 +96,6 @@ def test_steps_only_asks_for_nothing():
     trace = recorder.finish(TraceHeader())
     assert trace.steps == (step.record,)
     assert trace.tensor("unary", 0) is None
-    assert recorder.token_ids() == sorted({9, 7, *step.record.draft_ids})
 
 
 def test_an_edit_made_before_the_recorder_is_what_is_recorded():
@@ -154,12 +153,15 @@ def test_too_many_candidates_are_refused_before_their_edges_are_made():
     assert hooks("unary", torch.zeros(1, K, MAX_CANDIDATES)).shape[-1] == MAX_CANDIDATES
 
 
-def test_token_ids_are_all_that_the_trace_shows():
+def test_every_token_that_the_trace_shows_gets_its_text():
     recorder = Recorder("scores")
     step = run_step(recorder.attach(None))
     recorder.add(step)
-    shown = {9, 7, *step.draft.candidate_ids.flatten().tolist(), *step.output.logits[0].argmax(-1).tolist()}
-    assert recorder.token_ids() == sorted(shown)
+    shown = {9, 7, 1, 2, *step.draft.candidate_ids.flatten().tolist(), *step.output.logits[0].argmax(-1).tolist()}
+    header = TraceHeader(prompt_ids=(1,), output_ids=(9, 2))
+    trace = recorder.finish(header, lambda ids: {i: TokenInfo(f"t{i}") for i in ids})
+    assert list(trace.header.tokens) == sorted(shown)
+    assert trace.token(9).text == "t9"
 
 
 def test_a_step_is_one_buffer():
