@@ -1,0 +1,181 @@
+"""`dflash-lab bench`: how fast, against decoding one token at a time and against z-lab's dflash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dflash_lab.core.errors import RequestError
+from dflash_lab.ui.cli.options import check_writable, drafter_name, pair_options
+from dflash_lab.ui.cli.output import Output, Result, json_text, story, write_file
+
+if TYPE_CHECKING:
+    from dflash_lab.core.bench import Arm, ArmRun
+    from dflash_lab.core.data.prompts import PromptSet
+    from dflash_lab.core.generate import Pair
+
+WARMUP = "Write a short story about the keeper of a lighthouse."
+"""Decoded once by each arm before anything is measured; of no prompt set."""
+
+BASELINE, OURS, RECORDING, ZLAB = "autoregressive", "drafter", "drafter_recording", "zlab"
+"""Arms by name: the target alone, with the drafter, the same recorded at level scores, z-lab's dflash 0.1.0."""
+
+
+@click.command()
+@click.option("--against", type=click.Choice(["zlab"]), help="Also run z-lab's dflash 0.1.0 on the same pair.")
+@click.option("--dataset", default="gsm8k", show_default=True, metavar="NAME|FILE", help="Prompts to decode.")
+@click.option("--num-prompts", type=click.IntRange(1), default=5, show_default=True, metavar="N")
+@pair_options
+@click.option("--out", "out_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to FILE too.")
+@story
+def bench(
+    out: Output, against: str | None, dataset: str, num_prompts: int, out_file: Path | None, **options: Any
+) -> Result:
+    """Measure decoding speed: the drafter, no drafter, recording on, and z-lab's dflash, prompt by prompt in turn."""
+    check_writable(out_file, "--out")
+    drafter = drafter_name(options.pop("drafter"))
+    if drafter is None:
+        raise RequestError("bench measures a drafter; --drafter none leaves nothing to compare")
+
+    from dflash_lab.core.bench import find_differences, interleave, measure_memory, target_margin
+    from dflash_lab.core.data.prompts import load_prompts
+    from dflash_lab.core.generate import load_pair
+
+    prompts = load_prompts(dataset, num_prompts)
+    texts = [prompt.text for prompt in prompts.prompts]
+    before_bytes = _libraries_bytes()
+    placed = {name: options[name] for name in ("device", "dtype", "kernels")}
+    pair = load_pair(options["target"], drafter, **placed, notify=out.note)
+    for warning in pair.warnings:
+        out.warn(warning)
+    arms = _arms(pair, drafter, options)
+    arms[OURS](texts[0])
+    memory = measure_memory(pair, before_bytes)
+    if against == "zlab":
+        arms[ZLAB] = _zlab_arm(pair, drafter, options)
+    with out.progress("decoding", len(arms) * len(texts)) as advance:
+        runs = interleave(arms, texts, WARMUP, advance)
+    differences = find_differences(
+        runs, BASELINE, pair.backends["dtype"], lambda i, ids: target_margin(pair, texts[i], ids)
+    )
+    exact = all(difference.rounding for difference in differences)
+    document = {
+        "exact": exact,
+        "differences": [dataclasses.asdict(difference) for difference in differences],
+        **_numbers(runs, exact),
+        "memory": {**dataclasses.asdict(memory), "peak_over_weights": memory.peak_over_weights},
+        **_setting(pair, prompts, options),
+    }
+    if out_file is not None:
+        write_file(out_file, json_text(document, indent=2) + "\n")
+    return Result(document, _report(document), 0 if exact else 1)
+
+
+def _arms(pair: Pair, drafter: str, options: Mapping[str, Any]) -> dict[str, Arm]:
+    """Our three arms over one loaded pair."""
+    from dflash_lab.core.bench import pair_arm
+    from dflash_lab.core.types import GenerateRequest, SamplingParams
+
+    same = ("target", "block_size", "num_candidates", "kernels", "device", "dtype")
+    request = GenerateRequest(
+        prompt="",
+        sampling=SamplingParams(max_new_tokens=options["max_new_tokens"]),
+        drafter=drafter,
+        **{name: options[name] for name in same},
+    )
+    return {
+        BASELINE: pair_arm(dataclasses.replace(pair, drafter=None), dataclasses.replace(request, drafter=None)),
+        OURS: pair_arm(pair, request),
+        RECORDING: pair_arm(pair, dataclasses.replace(request, record="scores")),
+    }
+
+
+def _zlab_arm(pair: Pair, drafter: str, options: Mapping[str, Any]) -> Arm:
+    """z-lab's code over the same checkpoint."""
+    from dflash_lab.core.bench import zlab_arm
+    from dflash_lab.core.target.bundled import drafter_folder
+
+    checkpoint = drafter_folder() if drafter == "bundled" else drafter
+    return zlab_arm(pair, checkpoint, options["block_size"] or pair.drafter.block_size, options["max_new_tokens"])
+
+
+def _libraries_bytes() -> int:
+    """Memory of this process with the libraries but without the models."""
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+    from dflash_lab.core.bench import process_peak_bytes
+
+    return process_peak_bytes()
+
+
+def _numbers(runs: Mapping[str, Sequence[ArmRun]], exact: bool) -> dict[str, Any]:
+    """Speeds and ratios; all null unless `exact`, for arms that wrote different texts are not comparable."""
+    from dflash_lab.core.bench import Spread, paired_ratio
+
+    if not exact:
+        names = ("decode_tok_s", "tokens_per_step", "speedup_vs_autoregressive", "ratio_vs_zlab", "recording_overhead")
+        return dict.fromkeys(names)
+    against = paired_ratio(runs[OURS], runs[ZLAB]).median if ZLAB in runs else None
+    return {
+        "decode_tok_s": {
+            name: dataclasses.asdict(Spread.of([run.decode_tok_s for run in done])) for name, done in runs.items()
+        },
+        "tokens_per_step": {
+            name: sum(len(run.output_ids) for run in done) / max(1, sum(run.num_steps for run in done))
+            for name, done in runs.items()
+        },
+        "speedup_vs_autoregressive": paired_ratio(runs[OURS], runs[BASELINE]).median,
+        "ratio_vs_zlab": against,
+        "recording_overhead": paired_ratio(runs[OURS], runs[RECORDING]).median - 1,
+    }
+
+
+def _setting(pair: Pair, prompts: PromptSet, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, where and on what: enough to do it again."""
+    from dflash_lab.core.provenance import provenance
+
+    return {
+        "dataset": prompts.name,
+        "prompt_ids": [prompt.id for prompt in prompts.prompts],
+        "num_prompts": len(prompts.prompts),
+        "max_new_tokens": options["max_new_tokens"],
+        "block_size": options["block_size"] or pair.drafter.block_size,
+        "num_candidates": options["num_candidates"] or pair.drafter.num_candidates,
+        "target": pair.target.info.name,
+        "drafter": pair.drafter.name,
+        **{name: pair.backends[name] for name in ("device", "dtype", "kernels")},
+        "provenance": provenance(),
+    }
+
+
+def _report(document: Mapping[str, Any]) -> str:
+    """The numbers for people, after what was checked."""
+    lines = [
+        f"prompt {item['prompt']}, {item['arm']}: token {item['index']} is {item['found_id']}, alone the target writes "
+        f"{item['expected_id']} (margin {item['margin']:.4f}{', rounding' if item['rounding'] else ''})"
+        for item in document["differences"]
+    ]
+    if not document["exact"]:
+        return "\n".join([*lines, "the texts differ by more than rounding: no speed is given"])
+    lines.append(f"the same text in all arms{' but for rounding' if lines else ''}, {document['num_prompts']} prompts")
+    width = max(map(len, document["decode_tok_s"]))
+    for name, speed in document["decode_tok_s"].items():
+        lines.append(
+            f"{name:<{width}}  {speed['median']:7.1f} tok/s  (quartiles {speed['q1']:.1f} to {speed['q3']:.1f})"
+            f"  {document['tokens_per_step'][name]:.2f} tokens per step"
+        )
+    lines.append(f"{document['speedup_vs_autoregressive']:.2f} times autoregressive, median of the prompts' ratios")
+    if document["ratio_vs_zlab"] is not None:
+        lines.append(f"{document['ratio_vs_zlab']:.2f} times z-lab's dflash")
+    lines.append(f"recording at level scores: {document['recording_overhead']:+.1%} time")
+    memory = document["memory"]
+    lines.append(
+        f"peak memory {memory['peak_bytes'] / 1e6:.0f} MB, weights {memory['weights_bytes'] / 1e6:.0f} MB: "
+        f"{memory['peak_over_weights']:.2f} times"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""Every command runs for real, on a toy pair, in milliseconds and without a model on disk."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from toy_pair import make_pair
+
+from dflash_lab.core import generate
+from dflash_lab.ui.cli.main import main
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capfd) -> Callable[..., Finished]:
+    """Run `dflash-lab` with these arguments."""
+
+    def run(*arguments: object) -> Finished:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Finished(ended.value.code or 0, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def toy_pair(monkeypatch) -> generate.Pair:
+    """The pair that `load_pair` gives, whatever it is asked for but for `none`."""
+    pair = make_pair()
+
+    def load_pair(target: str, drafter: str | None, *, notify: Callable[[str], None], **placed: Any) -> generate.Pair:
+        notify(f"loading target {target}")
+        return pair if drafter else dataclasses.replace(pair, drafter=None)
+
+    monkeypatch.setattr(generate, "load_pair", load_pair)
+    return pair
