@@ -144,6 +144,7 @@ class Drafter:
         with clock("select"):
             return self.proposer.propose(hidden, anchor_ids, self.head, num_candidates, temperature, rng, hooks)
 
+    @torch.inference_mode()
     def locate_nonfinite(self) -> NumericsError:
         """The error that names where the last drafted block stopped being finite."""
         return self.backbone.locate_nonfinite(self._cache, self._embeddings)
