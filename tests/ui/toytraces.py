@@ -40,7 +40,7 @@ def make_trace(
     leave_out: tuple[str, ...] = (),
     status: str = "complete",
 ) -> Trace:
-    """A greedy run of `kind` dflash2, dflash (no edges) or ar (no drafter); `skill` is how often a candidate is right."""
+    """A greedy run of `kind` dflash2, dflash (no edges) or ar (no drafter); `skill` is how often rank 1 is right."""
     rng = np.random.default_rng(seed)
     tokens = vocabulary(hostile)
     ids = np.array([i for i in tokens if i < 900])
@@ -84,7 +84,8 @@ def _draft(rng: np.random.Generator, ids: np.ndarray, wanted: np.ndarray, width:
     for j, token in enumerate(wanted):
         rank = min(int(rng.geometric(max(0.3, skill - 0.03 * j))) - 1, 3 * width)
         others = [i for i in candidates[j] if i != token]
-        candidates[j] = ([*others[:rank], token, *others[rank:]] + [ids[0]])[:width] if rank < width else candidates[j]
+        if rank < width:
+            candidates[j] = [*others[:rank], token, *others[rank:], ids[0]][:width]
     gaps = rng.gamma(1.2, 0.9, (depth, width))
     unary = (16 - np.cumsum(gaps, axis=1) - 0.1 * np.arange(depth)[:, None]).astype(np.float32)
     log_norm = (np.log(np.exp(unary).sum(1)) + 0.1).astype(np.float32)
@@ -96,10 +97,13 @@ def _draft(rng: np.random.Generator, ids: np.ndarray, wanted: np.ndarray, width:
     path = np.zeros(depth, np.int32)
     for j in range(depth):
         path[j] = edges[j, path[j - 1] if j else 0].argmax()
-    return {"candidate_ids": candidates.astype(np.int32), "unary": unary, "log_norm": log_norm, "edges": edges, "path": path}
+    ids32 = candidates.astype(np.int32)
+    return {"candidate_ids": ids32, "unary": unary, "log_norm": log_norm, "edges": edges, "path": path}
 
 
-def _judge(rng: np.random.Generator, ids: np.ndarray, wanted: np.ndarray, accepted: int, unary: np.ndarray | None) -> dict:
+def _judge(
+    rng: np.random.Generator, ids: np.ndarray, wanted: np.ndarray, accepted: int, unary: np.ndarray | None
+) -> dict:
     """What the target says of each slot: the text up to the mismatch, anything after it."""
     target = np.where(np.arange(len(wanted)) <= accepted, wanted, rng.choice(ids, len(wanted)))
     top = rng.uniform(14, 20, len(wanted)).astype(np.float32)

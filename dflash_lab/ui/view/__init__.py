@@ -1,8 +1,8 @@
 """Records to pictures: a trace becomes wire dicts, terminal text or one HTML file; no Gradio, no anywidget.
 
-    wire.py      trace_summary(trace), step_wire(trace, i): what the page is given, JSON-ready
-    text.py      how any token reads on one line, whatever is in it
-    terminal.py  draw_step(trace, i): a step for a terminal
-    export.py    export_html(trace, step): one offline file
-    assets.py    module_text(), style_text(), STATIC_DIR: the page's module and its style sheet
+wire.py      trace_summary(trace), step_wire(trace, i): what the page is given, JSON-ready
+text.py      how any token reads on one line, whatever is in it
+terminal.py  draw_step(trace, i): a step for a terminal
+export.py    export_html(trace, step): one offline file
+assets.py    module_text(), style_text(), STATIC_DIR: the page's module and its style sheet
 """

@@ -169,8 +169,10 @@ def _chips(header: TraceHeader) -> list[list[str]]:
         chips += [["block", header.block_size], ["candidates", header.num_candidates]]
     chips.append(["temperature", sampling.get("temperature", 0)])
     chips += [[key, header.backends.get(key)] for key in ("device", "dtype", "kernels")]
-    chips.append(["seed", header.request.get("seed")] if sampling.get("temperature") else ["", None])
-    return [[label, f"{value:g}" if isinstance(value, float) else str(value)] for label, value in chips if value is not None]
+    if sampling.get("temperature"):
+        chips.append(["seed", header.request.get("seed")])
+    known = [(label, value) for label, value in chips if value is not None]
+    return [[label, f"{value:g}" if isinstance(value, float) else str(value)] for label, value in known]
 
 
 def _totals(trace: Trace) -> dict[str, Any]:
