@@ -105,9 +105,9 @@ def _dataclass_reader(kind: type) -> _Read:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise TraceError(f"{where}: expected an object, got {value!r:.60}")
-        for name in value.keys() ^ readers.keys():
-            state = "unknown" if name in value else "missing"
-            raise TraceError(f"{where}: {state} key {name!r}; expected {', '.join(readers)}")
+        if odd := sorted(value.keys() ^ readers.keys()):
+            state = "unknown" if odd[0] in value else "missing"
+            raise TraceError(f"{where}: {state} key {odd[0]!r}; expected {', '.join(readers)}")
         return kind(**{name: read_field(value[name], f"{where}.{name}") for name, read_field in readers.items()})
 
     return read

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -224,7 +224,7 @@ def _rank(column: np.ndarray, token: int) -> int | None:
     return int(found[0]) + 1 if found.size else None
 
 
-def _leading(holds) -> int:
+def _leading(holds: Iterable[bool]) -> int:
     return sum(1 for _ in itertools.takewhile(bool, holds))
 
 
@@ -262,7 +262,7 @@ def _recall(steps: list[StepAnalysis], positions: int) -> tuple[tuple, tuple, tu
     )
 
 
-def _mean(values) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 

@@ -190,5 +190,5 @@ def _dumps(value: Any) -> str:
 def _loads(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{where}: expected JSON, got {text!r:.40} ({error}); copy or record it again") from error

@@ -129,6 +129,7 @@ def write(path, header=None, tensors=None, steps="[]"):
     [
         (None, "t: a safetensors file without a trace header; expected one that --trace wrote"),
         ("{", "t: header: expected JSON, got '{'"),
+        ("[" * 100_000, "t: header: expected JSON, got '[[["),
         ("[]", "t: header: expected an integer schema_version, got None"),
         ({"schema_version": "1"}, "t: header: expected an integer schema_version, got '1'"),
         ({"schema_version": 2, "new": 1}, "t: expected trace schema 1, got 2; update dflash-lab"),
