@@ -11,6 +11,7 @@ import resource
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,6 +39,11 @@ class ArmRun:
     """Seconds from the first token to the last."""
     num_steps: int
     """Verification steps."""
+
+    @property
+    def mean_commit_length(self) -> float:
+        """Tokens that a step appended on average."""
+        return (len(self.output_ids) - 1) / self.num_steps
 
     @property
     def decode_tok_s(self) -> float:
@@ -194,15 +200,12 @@ def zlab_arm(pair: Pair, checkpoint: str | Path, block_size: int, max_new_tokens
 
     def run(prompt: str) -> ArmRun:
         ids = torch.tensor([pair.text.encode(prompt)[0]], device=target.device)
-        done = zlab.dflash_generate(
-            draft,
-            target.model,
-            ids,
-            max_new_tokens,
-            list(target.info.stop_ids),
-            block_size=block_size,
-            return_stats=True,
-        )
+        stop_ids = list(target.info.stop_ids)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it calls transformers as of an older version
+            done = zlab.dflash_generate(
+                draft, target.model, ids, max_new_tokens, stop_ids, block_size=block_size, return_stats=True
+            )
         output = tuple(done.output_ids[0, done.num_input_tokens :].tolist())
         return ArmRun(output, done.time_per_output_token * len(output), len(done.acceptance_lengths))
 

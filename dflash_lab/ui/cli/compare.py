@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @click.argument("trace_b", type=click.Path(path_type=Path))
 @story
 def compare(out: Output, trace_a: Path, trace_b: Path) -> Result:
-    """Compare two traces: where their texts part and by what margin, configuration, numbers."""
+    """Compare two traces: texts, configuration, numbers.
+
+    Where the texts part, the margin between the target's two best tokens tells rounding from a fault.
+    """
     from dflash_lab.core.trace import store
     from dflash_lab.core.trace.compare import compare as compare_traces
 

@@ -42,7 +42,10 @@ STYLES = {"accepted": {"fg": "cyan"}, "corrected": {"fg": "yellow"}, "bonus": {"
 def generate(
     out: Output, prompt: str | None, prompt_file: Path | None, trace: Path | None, record: str | None, **options: Any
 ) -> Result:
-    """Decode PROMPT (- reads stdin) with a target and a drafter; the text is the target's own."""
+    """Decode PROMPT, tell whose tokens they are, keep a trace.
+
+    PROMPT may be - for stdin. The text is the target's own, with or without a drafter.
+    """
     check_writable(trace, "--trace")
     request = _request(_read_prompt(prompt, prompt_file), _record_level(record, trace), options)
 

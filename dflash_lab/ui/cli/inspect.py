@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 @step_option
 @story
 def inspect(out: Output, trace: Path, step: int) -> Result:
-    """Draw a step of TRACE: candidates, path, what was accepted, what the target wanted instead."""
+    """Draw one step of TRACE, or give it as data.
+
+    Candidates and path, what was accepted, what the target wanted instead and why it was not proposed.
+    """
     from dflash_lab.core.trace import store
     from dflash_lab.ui.view.terminal import draw_step
 

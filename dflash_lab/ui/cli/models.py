@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @click.option("--fetch", is_flag=True, help="Get the bundled target first, if it is not on disk.")
 @story
 def models(out: Output, name: str | None, fetch: bool) -> Result:
-    """List models, or show how the drafter NAME (a folder, a hub id or `bundled`) is configured."""
+    """List models, or show a drafter's configuration.
+
+    NAME is a folder, a hub id that was fetched before, or bundled. Each value comes with the key it was read from.
+    """
     if fetch:
         if name != "bundled":
             raise RequestError("--fetch goes with the name bundled: dflash-lab models bundled --fetch")
