@@ -308,7 +308,7 @@ const CAUSE_WORDS = {
 
 /** Groups `n` steps into bars at least 4 px wide: {size, count, width}. */
 export function makeBins(n, pixels) {
-  const size = Math.max(1, Math.ceil((4 * n) / Math.max(4, pixels)));
+  const size = Math.max(1, Math.ceil(n / Math.max(1, Math.floor(pixels / 4))));
   const count = Math.ceil(n / size);
   return { size, count, width: clamp(pixels / Math.max(1, count), 4, 16) };
 }
@@ -464,7 +464,7 @@ export function mount(el, host) {
     step: clamp(Math.trunc(host.initial?.step ?? 0) || 0, 0, summary.n - 1), pos: -1, rank: 0, hover: null,
     wantedPos: host.initial?.pos ? Math.trunc(host.initial.pos) - 1 : null,
     fill: "p", lines: "focus", dense: false, plain: false, playing: 0, current: null, loading: false, pins: new Map(),
-    origins: tokenOrigins(summary), firstTokens: firstTokens(summary), store: stepStore(host.getStep, summary.n), undo: [], parts: [], timers: {},
+    origins: tokenOrigins(summary), firstTokens: firstTokens(summary), store: stepStore(host.getStep, summary.n), undo: [], parts: [], timers: {}, frame: new Map(),
   };
   view.drafted = summary.steps.k.some((k) => k > 0);
   const root = h("div", { class: view.drafted ? "dfl" : "dfl dfl-ar", tabindex: "-1", "data-lm-suppress-shortcuts": "true", role: "group", "aria-label": `Inspector of trace ${summary.name}` });
@@ -482,6 +482,7 @@ export function mount(el, host) {
     clearInterval(view.playing);
     Object.values(view.timers).forEach(clearTimeout);
     view.store.stop();
+    view.frame.clear();
     view.undo.forEach((undo) => undo());
     root.remove();
   };
@@ -522,6 +523,18 @@ function later(view, name, delay, action) {
     view.timers[name] = 0;
     action();
   }, delay);
+}
+
+/** Runs `action` once in the next frame, with all others that read sizes: one layout per step instead of five. */
+function nextFrame(view, name, action) {
+  if (!view.frame.size) {
+    requestAnimationFrame(() => {
+      const actions = [...view.frame.values()];
+      view.frame.clear();
+      actions.forEach((run) => run());
+    });
+  }
+  view.frame.set(name, action);
 }
 
 async function idle(view) {
@@ -700,9 +713,10 @@ function buildStrip(view) {
   const note = h("div", { class: "dfl-strip-note" });
   view.note = note;
   let bins;
-  const repaint = () => {
+  const repaint = () => nextFrame(view, "strip", draw);
+  const draw = () => {
     const width = slider.clientWidth;
-    if (!width || !view.palette) return;
+    if (!width) return;
     bins = makeBins(view.n, width);
     drawBars(view, pen(strip, width, 56), bins);
     drawLanes(view, pen(lanes, width, 36), bins);
@@ -1012,12 +1026,12 @@ function buildGrid(view) {
     if (!at) return;
     view.hover = at;
     openCard(view, at.j, at.r);
-    drawOverlay(grid);
+    nextFrame(view, "overlay", () => drawOverlay(grid));
   });
   scroller.addEventListener("pointerleave", (event) => {
     view.hover = null;
     if (!view.card.contains(event.relatedTarget)) closeCard(view);
-    drawOverlay(grid);
+    nextFrame(view, "overlay", () => drawOverlay(grid));
   });
   return scroller;
 }
@@ -1071,9 +1085,14 @@ function shapeGrid(grid, step) {
 }
 
 function paintToken(cell, token) {
-  const text = cell.querySelector(".dfl-t");
-  text.textContent = visible(token);
-  text.classList.toggle("dfl-special", Boolean(token.s));
+  const text = cell.firstChild.firstChild;
+  setText(text, visible(token));
+  text.className = token.s ? "dfl-t dfl-special" : "dfl-t";
+}
+
+/** Leaves a node alone that already reads so: most cells of a grid change, most of their parts do not. */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 function paintColumn(grid, step, j) {
@@ -1091,7 +1110,7 @@ function paintColumn(grid, step, j) {
     const onPath = r === step.path[j];
     const ring = state === "mismatch" && r + 1 === step.wantedRank;
     paintToken(cell, step.at(j, r));
-    box.lastChild.textContent = look.text;
+    setText(box.lastChild, look.text);
     const colour = look.level === null ? null : ramp(view.palette, look.level);
     box.style.backgroundColor = colour ? css(colour) : "";
     box.style.color = colour ? inkOn(colour) : "";
@@ -1129,9 +1148,9 @@ function markCell(grid) {
   if (cell) {
     cell.classList.add("dfl-focus");
     table.setAttribute("aria-activedescendant", cell.id);
-    reveal(grid.scroller, cell);
+    nextFrame(view, "reveal", () => reveal(grid.scroller, cell));
   } else table.removeAttribute("aria-activedescendant");
-  drawOverlay(grid);
+  nextFrame(view, "overlay", () => drawOverlay(grid));
 }
 
 /** Scrolls `box` itself, never the page, until `node` is clear of its sticky edges. */
@@ -1340,7 +1359,7 @@ function buildEdges(view) {
   const none = h("p", { class: "dfl-dim", text: "No edge scores in this step: the drafter has no selector, or they were not recorded." });
   const body = h("div", { class: "dfl-pairs" }, thumbs, h("div", {}, canvas, readout), h("div", { class: "dfl-into" }, into, caption));
   const edges = { view, thumbs, canvas, readout, into, buttons: [], layout: null };
-  caption.textContent = `Score the selector adds for taking the column's token after the row's; the unary score is not included. Colour scale ±${view.summary.edgeLimit.toFixed(1)}, the same for the whole trace. □ on the path, ▲ best in its column.`;
+  caption.textContent = `Score the selector adds for taking the column's token after the row's; the unary score is not included. Colour scale ±${view.summary.edgeLimit.toFixed(1)}, the same for the whole trace. □ on the path; ▲ in the middle: best in its column; ▲ ▼ in the corner: beyond the scale.`;
   const update = () => {
     const step = view.current;
     if (!step) return;
@@ -1368,17 +1387,24 @@ function paintEdges(edges) {
     });
     thumbs.replaceChildren(...edges.buttons);
   }
-  const size = step.width <= 16 ? 4 : step.width <= 32 ? 2 : 1;
-  edges.buttons.forEach((button, j) => {
-    const c = pen(button.firstChild, step.width * size, step.width * size);
-    for (let e = 0; e < step.numBefore(j); e++) {
-      for (let r = 0; r < step.width; r++) {
-        c.fillStyle = css(diverging(view.palette, step.edge(j, e, r) / view.summary.edgeLimit));
-        c.fillRect(r * size, e * size, size, size);
-      }
-    }
-  });
+  edges.buttons.forEach((button, j) => paintThumb(view, button.firstChild, j));
   paintPair(edges, true);
+}
+
+/** One canvas pixel per edge, enlarged by the style sheet. */
+function paintThumb(view, canvas, j) {
+  const { current: step, palette } = view;
+  const { width } = step;
+  canvas.width = canvas.height = width;
+  canvas.style.width = canvas.style.height = `${width * (width <= 16 ? 4 : width <= 32 ? 2 : 1)}px`;
+  const rows = step.numBefore(j);
+  const image = new ImageData(width, rows);
+  for (let i = 0; i < rows * width; i++) {
+    const value = step.edges[j * width * width + i];
+    image.data.set(diverging(palette, Number.isNaN(value) ? 0 : value / view.summary.edgeLimit), 4 * i);
+    image.data[4 * i + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
 /** The focused pair, with tokens on its axes; and the strongest edges into the focused candidate. */
@@ -1411,7 +1437,7 @@ function drawPair(edges) {
       const [x, y] = [left + r * size, top + e * size];
       c.fillStyle = css(colour);
       c.fillRect(x, y, size - 1, size - 1);
-      if (size >= 12 && (Math.abs(share) > 1 || Number.isNaN(share))) specialGlyph(c, share, x + size - 5, y + 5, inkOn(colour));
+      if (size >= 12 && (Math.abs(share) > 1 || Number.isNaN(share))) specialGlyph(c, share, x + size - 2, y + 5, inkOn(colour));
       if (value > step.edge(j, best, r)) best = e;
     }
     const shade = diverging(palette, step.edge(j, best, r) / view.summary.edgeLimit);
@@ -1424,12 +1450,12 @@ function drawPair(edges) {
   canvas.setAttribute("aria-label", `Edge scores from ${j ? `position ${j}` : "the anchor"} to position ${j + 1}; the list beside it gives the strongest.`);
 }
 
-/** Clipped values point out of the scale, masked ones say so. */
+/** In the corner: ▲ ▼ beyond the scale, −∞ masked, · not a number. */
 function specialGlyph(c, share, x, y, colour) {
   c.fillStyle = colour;
   c.font = "8px sans-serif";
-  c.textAlign = "center";
-  c.fillText(Number.isNaN(share) ? "·" : share === -Infinity ? `${MINUS}∞` : share > 0 ? "+" : MINUS, x, y + 2);
+  c.textAlign = "right";
+  c.fillText(Number.isNaN(share) ? "·" : share === -Infinity ? `${MINUS}∞` : share > 0 ? "▲" : "▼", x, y);
 }
 
 function labelPair(c, view, step, { size, left, top, rows, columns }) {
@@ -1614,7 +1640,8 @@ function markStep(text) {
     if (span) text.marked.push(span);
   });
   text.marked.forEach((span) => span.classList.add("dfl-now"));
-  if (text.marked.length && !view.plain) reveal(text.body, text.marked[0], 0);
+  const [head] = text.marked;
+  if (head && !view.plain) nextFrame(view, "text", () => reveal(text.body, head, 0));
 }
 
 // ---- keys ----------------------------------------------------------------------------------------------------------
