@@ -28,7 +28,9 @@ lint: $(VENV)/.dev
 
 # torch goes first and by exact version: an open range may resolve to another build, gigabytes larger.
 $(VENV)/.torch: constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "installing $$(grep '^torch==' constraints.txt)" >&2
 	@$(PIP) "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	@touch $@
