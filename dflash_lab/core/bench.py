@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dflash_lab.core.errors import BackendError, RequestError
@@ -115,21 +116,26 @@ def interleave(
 ) -> dict[str, tuple[ArmRun, ...]]:
     """Decode `warmup` once with each arm, unmeasured, then every prompt with all arms in turn.
 
-    `advance` is called after each measured run. Raises RequestError if a text has only one token: no speed.
+    `advance` is called after each prompt. An interrupt ends it with the prompts that all arms have decoded, if any.
+    Raises RequestError if a text has only one token: no speed.
     """
     names = list(arms)
     for name in names:
         arms[name](warmup)
-    runs: dict[str, list[ArmRun]] = {name: [] for name in names}
-    for number, prompt in enumerate(prompts):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            run = arms[name](prompt)
-            if len(run.output_ids) < 2:
-                raise RequestError(f"prompt {number} gave {len(run.output_ids)} token with {name}: no speed to measure")
-            runs[name].append(run)
+    finished: list[dict[str, ArmRun]] = []
+    try:
+        for number, prompt in enumerate(prompts):
+            first = number % len(names)
+            runs = {name: arms[name](prompt) for name in names[first:] + names[:first]}
+            for name, run in runs.items():
+                if len(run.output_ids) < 2:
+                    raise RequestError(f"prompt {number} gave one token with {name}: no speed to measure")
+            finished.append(runs)
             advance()
-    return {name: tuple(done) for name, done in runs.items()}
+    except KeyboardInterrupt:
+        if not finished:
+            raise
+    return {name: tuple(runs[name] for runs in finished) for name in names}
 
 
 def find_differences(
@@ -178,19 +184,24 @@ def pair_arm(pair: Pair, request: GenerateRequest) -> Arm:
     return run
 
 
-def zlab_arm(pair: Pair, checkpoint: str | Path, block_size: int, max_new_tokens: int) -> Arm:
-    """z-lab's dflash on the same target model object, its own code for the drafter in `checkpoint`, a folder or hub id.
-
-    Raises BackendError if the package is missing.
-    """
-    import torch
-
+def import_zlab() -> ModuleType:
+    """The module of z-lab's dflash with its models and its loop. Raises BackendError if the package is missing."""
     try:
-        from dflash import model as zlab
+        from dflash import model
     except ImportError:
         raise BackendError(
             "z-lab's dflash is not installed; pip install --no-deps dflash==0.1.0, then --against zlab again"
         ) from None
+    return model
+
+
+def zlab_arm(zlab: ModuleType, pair: Pair, checkpoint: str | Path, block_size: int, max_new_tokens: int) -> Arm:
+    """z-lab's dflash on the same target model object, its own code for the drafter in `checkpoint`, a folder or hub id.
+
+    `zlab` is what `import_zlab` gives.
+    """
+    import torch
+
     target = pair.target
     if target.device.type != "cuda":
         zlab._cuda_time = time.perf_counter  # its clock waits for a CUDA device, which there is none of

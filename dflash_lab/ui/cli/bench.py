@@ -6,13 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dflash_lab.core.errors import RequestError
 from dflash_lab.ui.cli.options import check_writable, drafter_name, pair_options
-from dflash_lab.ui.cli.output import Output, Result, json_text, story, write_file
+from dflash_lab.ui.cli.output import INTERRUPTED, Output, Result, json_text, story, write_file
 
 if TYPE_CHECKING:
     from dflash_lab.core.bench import Arm, ArmRun
@@ -48,24 +49,26 @@ def bench(
     if drafter is None:
         raise RequestError("bench measures a drafter; --drafter none leaves nothing to compare")
 
-    from dflash_lab.core.bench import find_differences, interleave, measure_memory, target_margin
+    from dflash_lab.core.bench import find_differences, import_zlab, interleave, measure_memory, target_margin
     from dflash_lab.core.data.prompts import load_prompts
     from dflash_lab.core.generate import load_pair
 
     prompts = load_prompts(dataset, num_prompts)
     texts = [prompt.text for prompt in prompts.prompts]
+    zlab = import_zlab() if against == "zlab" else None
     before_bytes = _libraries_bytes()
     placed = {name: options[name] for name in ("device", "dtype", "kernels")}
     pair = load_pair(options["target"], drafter, **placed, notify=out.note)
-    for warning in pair.warnings:
+    for warning in (*pair.warnings, *(f"{name} repeats the text of an earlier prompt" for name in prompts.duplicates)):
         out.warn(warning)
     arms = _arms(pair, drafter, options)
     arms[OURS](texts[0])
     memory = measure_memory(pair, before_bytes)
-    if against == "zlab":
-        arms[ZLAB] = _zlab_arm(pair, drafter, options)
-    with out.progress("decoding", len(arms) * len(texts)) as advance:
+    if zlab is not None:
+        arms[ZLAB] = _zlab_arm(zlab, pair, drafter, options)
+    with out.progress("decoding", len(texts)) as advance:
         runs = interleave(arms, texts, WARMUP, advance)
+    num_finished = len(runs[OURS])
     differences = find_differences(
         runs, BASELINE, pair.backends["dtype"], lambda i, ids: target_margin(pair, texts[i], ids)
     )
@@ -75,11 +78,12 @@ def bench(
         "differences": [dataclasses.asdict(difference) for difference in differences],
         **_numbers(runs, exact),
         "memory": {**dataclasses.asdict(memory), "peak_over_weights": memory.peak_over_weights},
-        **_setting(pair, prompts, options),
+        **_setting(pair, prompts, num_finished, options),
     }
     if out_file is not None:
         write_file(out_file, json_text(document, indent=2) + "\n")
-    return Result(document, _report(document), 0 if exact else 1)
+    exit_code = INTERRUPTED if num_finished < len(texts) else 0 if exact else 1
+    return Result(document, _report(document), exit_code)
 
 
 def _arms(pair: Pair, drafter: str, options: Mapping[str, Any]) -> dict[str, Arm]:
@@ -101,13 +105,13 @@ def _arms(pair: Pair, drafter: str, options: Mapping[str, Any]) -> dict[str, Arm
     }
 
 
-def _zlab_arm(pair: Pair, drafter: str, options: Mapping[str, Any]) -> Arm:
+def _zlab_arm(zlab: ModuleType, pair: Pair, drafter: str, options: Mapping[str, Any]) -> Arm:
     """z-lab's code over the same checkpoint."""
     from dflash_lab.core.bench import zlab_arm
     from dflash_lab.core.target.bundled import drafter_folder
 
     checkpoint = drafter_folder() if drafter == "bundled" else drafter
-    return zlab_arm(pair, checkpoint, options["block_size"] or pair.drafter.block_size, options["max_new_tokens"])
+    return zlab_arm(zlab, pair, checkpoint, options["block_size"] or pair.drafter.block_size, options["max_new_tokens"])
 
 
 def _libraries_bytes() -> int:
@@ -140,14 +144,14 @@ def _numbers(runs: Mapping[str, Sequence[ArmRun]], exact: bool) -> dict[str, Any
     }
 
 
-def _setting(pair: Pair, prompts: PromptSet, options: Mapping[str, Any]) -> dict[str, Any]:
+def _setting(pair: Pair, prompts: PromptSet, num_finished: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured, where and on what: enough to do it again."""
     from dflash_lab.core.provenance import provenance
 
     return {
         "dataset": prompts.name,
-        "prompt_ids": [prompt.id for prompt in prompts.prompts],
-        "num_prompts": len(prompts.prompts),
+        "prompt_ids": [prompt.id for prompt in prompts.prompts[:num_finished]],
+        "num_prompts": num_finished,
         "max_new_tokens": options["max_new_tokens"],
         "block_size": options["block_size"] or pair.drafter.block_size,
         "num_candidates": options["num_candidates"] or pair.drafter.num_candidates,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 
@@ -46,18 +47,41 @@ def test_measures_the_arms_and_keeps_a_file(command, prompts, tmp_path):
 
 
 def test_against_zlab_adds_its_arm(command, prompts, toy_pair, monkeypatch):
-    def zlab_arm(pair, checkpoint, block_size, max_new_tokens):
+    def zlab_arm(zlab, pair, checkpoint, block_size, max_new_tokens):
         assert (str(checkpoint), block_size, max_new_tokens) == ("somewhere", 3, 30)
         ours = bench.pair_arm(dataclasses.replace(toy_pair, drafter=None), request)
         return lambda prompt: dataclasses.replace(ours(prompt), decode_s=1e9)
 
     request = GenerateRequest(prompt="", sampling=SamplingParams(max_new_tokens=30))
+    monkeypatch.setattr(bench, "import_zlab", object)
     monkeypatch.setattr(bench, "zlab_arm", zlab_arm)
     arguments = ["--against", "zlab", "--drafter", "somewhere", "--block-size", 3]
     done = command("bench", *arguments, "--dataset", prompts, "--num-prompts", 2, "--max-new-tokens", 30, "--json")
     found = json.loads(done.out)
     assert "zlab" in found["decode_tok_s"]
     assert found["ratio_vs_zlab"] > 1
+
+
+def test_an_interrupt_reports_the_prompts_that_were_finished(command, prompts, monkeypatch):
+    arm = bench.pair_arm
+
+    def interrupted(pair, request):
+        decode = arm(pair, request)
+        asked = []
+
+        def run(prompt):
+            asked.append(prompt)
+            if request.record == "scores" and len(asked) == 4:
+                raise KeyboardInterrupt
+            return decode(prompt)
+
+        return run
+
+    monkeypatch.setattr(bench, "pair_arm", interrupted)
+    done = command("bench", "--dataset", prompts, "--num-prompts", 3, "--max-new-tokens", 30, "--json")
+    assert done.code == 130
+    found = json.loads(done.out)
+    assert found["num_prompts"] == len(found["prompt_ids"]) == len(found["decode_tok_s"]["drafter"]["per_prompt"]) == 2
 
 
 def test_no_number_without_equal_text(command, prompts, monkeypatch):
@@ -87,12 +111,14 @@ def test_no_number_without_equal_text(command, prompts, monkeypatch):
         (["--drafter", "none"], "bench measures a drafter"),
         (["--num-prompts", "4"], "prompts holds 3 prompts, asked for 4"),
         (["--num-prompts", "0"], "Invalid value for '--num-prompts'"),
+        (["--against", "zlab"], "pip install --no-deps dflash==0.1.0"),
         (["--out", "no/such/folder/bench.json"], "does not exist; create it first"),
         (["--dataset", "gsm9k"], "no prompt set 'gsm9k'"),
     ],
 )
-def test_wrong_input_is_one_line(command, prompts, arguments, complaint):
-    done = command("bench", "--dataset", prompts, *arguments)
+def test_wrong_input_is_one_line(command, prompts, monkeypatch, arguments, complaint):
+    monkeypatch.setitem(sys.modules, "dflash", None)
+    done = command("bench", "--dataset", prompts, "--num-prompts", 3, *arguments)
     assert done.code == 2
     assert done.out == ""
     assert complaint in done.err.splitlines()[-1]
