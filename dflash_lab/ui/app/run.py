@@ -74,7 +74,6 @@ class Run:
         self.trace_id: str | None = None
         self._engine = engine
         self._keep = keep
-        self._changed = threading.Event()
         self._lock = threading.Lock()
         self._cancelled = False
         self._generation: Any = None
@@ -103,13 +102,8 @@ class Run:
             if self._worker is None and not self.finished:
                 self._say("cancelled", "Stopped before it began.")
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until something changed, `seconds` at most."""
-        self._changed.wait(seconds)
-        self._changed.clear()
-
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the worker to end."""
+        """Wait for the worker to end, `seconds` at most."""
         if self._worker is not None:
             self._worker.join(seconds)
 
@@ -125,8 +119,9 @@ class Run:
         }
 
     def _say(self, state: str, message: str) -> None:
-        self.state, self.message = state, message
-        self._changed.set()
+        # In this order: who sees a final state finds everything else in place.
+        self.message = message
+        self.state = state
 
     def _work(self) -> None:
         try:

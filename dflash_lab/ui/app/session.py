@@ -1,4 +1,7 @@
-"""What the page remembers: the traces it may show and the run of each browser session. The only mutable state of the app."""
+"""What the page remembers: the traces it may show, and the run of each browser session.
+
+All that changes while the server runs is held here, in `TraceStore` and `Runs`; a `Run` is in run.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import json
 import shutil
 import tempfile
 import threading
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +23,7 @@ from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Engine, Run
 from dflash_lab.ui.view import wire
+from dflash_lab.ui.view.export import export_html
 
 KINDS = ("trace", "step", "page")
 """What can be saved of a trace: the .safetensors file, one step as JSON, an offline page that opens at a step."""
@@ -59,7 +64,7 @@ class Entry:
 
     @cached_property
     def opening_step(self) -> int:
-        """The step to show first: one with 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
+        """The step to show first: 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
         mixed = [s for s in self.trace.steps if s.num_accepted < len(s.draft_ids)]
         chosen = next((s for s in mixed if 4 <= s.num_accepted <= 7), None)
         chosen = chosen or max(mixed, key=lambda s: s.num_accepted, default=None)
@@ -69,8 +74,8 @@ class Entry:
 def trace_id(trace: Trace) -> str:
     """Ten hex digits that depend on what was decoded and recorded, not on where the trace lies."""
     header = trace.header
-    told = (header.created, header.level, header.status, tuple(header.prompt_ids), tuple(header.output_ids), trace.steps)
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:10]
+    run = (header.created, header.level, header.status, header.prompt_ids, header.output_ids, trace.steps)
+    return hashlib.sha256(repr(run).encode()).hexdigest()[:10]
 
 
 class TraceStore:
@@ -84,7 +89,6 @@ class TraceStore:
         self._entries: dict[str, Entry] = {}
         self._capacity = capacity
         self._count = itertools.count()
-        self._folder = tempfile.TemporaryDirectory(prefix="dflash-lab-")
         self.example = self.add(example, "example")
 
     def add(self, trace: Trace, source: str, path: Path | None = None) -> Entry:
@@ -102,7 +106,7 @@ class TraceStore:
         return self.add(trace_store.load(path), "file", path)
 
     def upload(self, path: Path) -> Entry:
-        """Check and register an uploaded file; it is kept in a copy, since the server clears its uploads. Raises TraceError."""
+        """Check an uploaded file and register a copy, since the server clears its uploads. Raises TraceError."""
         known = self.get(trace_id(trace_store.load(path)))
         if known is not None:
             return known
@@ -128,32 +132,38 @@ class TraceStore:
 
     def write(self, entry: Entry, kind: str, step: int) -> Path:
         """Make a file to download, of a kind in KINDS, in a folder that goes with the server."""
+        name = _file_name(entry.label)
         if kind == "trace":
-            path = self._file(entry.id, f"{_slug(entry.trace.name)}.safetensors")
-            if entry.path is not None:
-                shutil.copyfile(entry.path, path)
-            else:
+            path = self._file(entry.id, f"{name}.safetensors")
+            if entry.path is None:
                 trace_store.save(entry.trace, path)
-            return path
-        if kind == "step":
-            path = self._file(entry.id, f"{_slug(entry.trace.name)}-step-{step}.json")
+            else:
+                shutil.copyfile(entry.path, path)
+        elif kind == "step":
+            path = self._file(entry.id, f"{name}-step-{step}.json")
             text = json.dumps(wire.step_wire(entry.trace, step), ensure_ascii=False, allow_nan=False)
+            path.write_text(text, encoding="utf-8")
         else:
-            from dflash_lab.ui.view.export import export_html
-
-            path = self._file(entry.id, f"{_slug(entry.trace.name)}.html")
-            text = export_html(entry.trace, step)
-        path.write_text(text, encoding="utf-8")
+            path = self._file(entry.id, f"{name}.html")
+            path.write_text(export_html(entry.trace, step), encoding="utf-8")
         return path
 
     def _file(self, group: str, name: str) -> Path:
-        folder = Path(self._folder.name) / group
+        folder = self._folder / group
         folder.mkdir(exist_ok=True)
         return folder / name
 
+    @cached_property
+    def _folder(self) -> Path:
+        """Where uploads are kept and downloads made; removed with the store."""
+        folder = tempfile.mkdtemp(prefix="dflash-lab-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
 
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:60].strip("-.") or "trace"
+
+def _file_name(label: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in label.removesuffix(".safetensors"))
+    return kept.strip("-.")[:60] or "trace"
 
 
 class Runs:

@@ -174,7 +174,7 @@ def build(runs: Runs) -> gr.Button:
                 elem_id="dfa-run",
             )
             opened = gr.Button("Open in Inspect", size="md", interactive=False, elem_id="dfa-open-run")
-    _connect(runs, form, (start, stop, opened), output)
+    _connect(runs, form, [output, start, stop, opened])
     gr.on(
         [field.change for field in form.fields],
         same_command,
@@ -188,9 +188,8 @@ def build(runs: Runs) -> gr.Button:
     return opened
 
 
-def _connect(runs: Runs, form: Form, buttons: tuple[gr.Button, gr.Button, gr.Button], output: gr.HTML) -> None:
-    start, stop, opened = buttons
-    outputs = [output, *buttons]
+def _connect(runs: Runs, form: Form, outputs: list[Any]) -> None:
+    _, start, stop, _ = outputs
 
     def prepare(request: gr.Request, *fields: Any) -> list[Any]:
         try:
@@ -205,9 +204,11 @@ def _connect(runs: Runs, form: Form, buttons: tuple[gr.Button, gr.Button, gr.But
             return
         run.start()
         try:
-            while not run.finished:
-                run.wait(POLL_S)
+            finished = False
+            while not finished:
+                finished = run.finished
                 yield show_run(run)
+                run.join(POLL_S)
         finally:
             # Also when the browser is gone: the model is free again before the next run gets its turn.
             run.cancel()
@@ -215,10 +216,12 @@ def _connect(runs: Runs, form: Form, buttons: tuple[gr.Button, gr.Button, gr.But
 
     def halt(request: gr.Request) -> list[Any]:
         run = runs.get(request.session_hash)
-        if run is None:
-            return [gr.skip()] * len(outputs)
-        run.cancel()
-        return show_run(run)
+        if run is not None:
+            run.cancel()
+            if run.finished:
+                return show_run(run)
+        # The rest comes with the end of the run; a view sent from here might arrive after that.
+        return [gr.skip(), gr.skip(), gr.Button(interactive=False), gr.skip()]
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     started = start.click(prepare, form.fields, outputs, queue=False, **quiet)

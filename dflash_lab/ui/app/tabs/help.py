@@ -9,9 +9,9 @@ TAB = "help"
 READING = """
 ## How to read a step
 
-A **draft block** starts with the **anchor token**, the last one that is certain. For each position after it the drafter
-lists its **candidates**, best on top; the selector walks a **path** through them, the **proposal**. The target reads the
-whole block at once and keeps the proposal as far as it agrees.
+A **draft block** starts with the **anchor token**, the last one that is certain. For each position after it the
+drafter lists its **candidates**, best on top; the selector walks a **path** through them, the **proposal**. The target
+reads the whole block at once and keeps the proposal as far as it agrees.
 
 | in the grid | means |
 |---|---|
@@ -24,9 +24,9 @@ whole block at once and keeps the proposal as far as it agrees.
 | ★ | bonus token: the target's own token after a fully accepted block |
 | `·`  `−∞`  `▲▼` | not recorded, masked, clipped |
 
-**Why was it refused?** *selector*: the token stood in the column but was not chosen. *drafter*: it was not in the list.
-*sampled*: the target drew another token although its most probable one was ours. *stop*: the text ended inside the block.
-*full*: nothing was refused. *unknown*: the trace does not hold the target's side.
+**Why was it refused?** *selector*: the token stood in the column but was not chosen. *drafter*: it was not in the
+list. *sampled*: the target drew another token although its most probable one was ours. *stop*: the text ended inside
+the block. *full*: nothing was refused. *unknown*: the trace does not hold the target's side.
 """
 
 KEYS = """
@@ -67,8 +67,8 @@ WORDS = """
 NUMBERS = """
 ## Where numbers come from
 
-Everything on the page is read from the trace or computed from it; nothing is fetched. With *n* output tokens, *m* steps and
-*clip* tokens cut off at the end:
+Everything on the page is read from the trace or computed from it; nothing is fetched. With *n* output tokens, *m* steps
+and *clip* tokens cut off at the end:
 
 | name | formula |
 |---|---|
@@ -76,9 +76,9 @@ Everything on the page is read from the trace or computed from it; nothing is fe
 | list mean of z-lab's dflash | ours − clip / m |
 | `spec_accept_length` of SGLang | n / m = ours − clip / m + 1 / m |
 
-**Probabilities** are of the full vocabulary, so a column need not sum to 1. **Times** come from the device's clock where it
-has one, by phase: draft, select, verify, commit. **tok/s** counts committed tokens after the first, from the first token to
-the last; while a run goes on it is taken from time stamps, and not shown in its first half second.
+**Probabilities** are of the full vocabulary, so a column need not sum to 1. **Times** come from the device's clock
+where it has one, by phase: draft, select, verify, commit. **tok/s** counts committed tokens after the first, from the
+first token to the last; while a run goes on it is taken from time stamps, and not shown in its first half second.
 """
 
 
