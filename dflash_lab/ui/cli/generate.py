@@ -29,7 +29,7 @@ STYLES = {"accepted": {"fg": "cyan"}, "corrected": {"fg": "yellow"}, "bonus": {"
 @click.command()
 @click.argument("prompt", required=False)
 @click.option(
-    "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="Read the prompt from FILE, or - ."
+    "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="Read the prompt from FILE; - is stdin."
 )
 @pair_options
 @sampling_options
