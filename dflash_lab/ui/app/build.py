@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 
 from dflash_lab.core.errors import RequestError
 from dflash_lab.ui.app import header as header_row
-from dflash_lab.ui.app.place import parse_place
+from dflash_lab.ui.app.place import Place, parse_place
 from dflash_lab.ui.app.run import Engine
 from dflash_lab.ui.app.session import Runs, TraceStore, read_traces
 from dflash_lab.ui.app.tabs import generate, help, inspect
@@ -21,7 +24,7 @@ MAX_UPLOAD = "1gb"
 SESSIONS = 50
 """Browser sessions whose state Gradio keeps; its own default is 10,000."""
 
-TABS = {inspect.TAB: "Inspect", generate.TAB: "Generate", help.TAB: "Help"}
+TABS = (inspect.TAB, generate.TAB, help.TAB)
 
 
 def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
@@ -32,39 +35,42 @@ def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
     with gr.Blocks(title="dflash-lab", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as app:
         header = header_row.build(store)
         with gr.Tabs(elem_id="dfa-tabs") as tabs:
-            with gr.Tab(TABS[inspect.TAB], id=inspect.TAB) as inspect_tab:
+            with gr.Tab("Inspect", id=inspect.TAB) as inspect_tab:
                 inspector = inspect.build(store, header)
-            with gr.Tab(TABS[generate.TAB], id=generate.TAB) as generate_tab:
+            with gr.Tab("Generate", id=generate.TAB) as generate_tab:
                 open_run = generate.build(runs)
-            with gr.Tab(TABS[help.TAB], id=help.TAB) as help_tab:
+            with gr.Tab("Help", id=help.TAB) as help_tab:
                 help.build()
-
-        def arrive(request: gr.Request) -> list[Any]:
-            place = parse_place(request.query_params)
-            value = inspect.arrive(store, place)
-            picker = gr.Dropdown(choices=header_row.choices(store), value=value["trace"])
-            return [picker, value, gr.Tabs(selected=place.tab) if place.tab in TABS else gr.skip()]
-
-        def opened(request: gr.Request) -> list[Any]:
-            run = runs.get(request.session_hash)
-            entry = store.get(run.trace_id) if run and run.trace_id else None
-            if entry is None:
-                raise gr.Error("This run is not on the server any more: start it again.")
-            picker = gr.Dropdown(choices=header_row.choices(store), value=entry.id)
-            return [picker, inspect.view(entry), gr.Tabs(selected=inspect.TAB)]
-
-        def closed(request: gr.Request) -> None:
-            runs.close(request.session_hash)
-
-        quiet: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
-        outputs = [header.picker, inspector, tabs]
-        app.load(arrive, None, outputs, **quiet)
-        open_run.click(opened, None, outputs, **quiet)
-        header.picker.input(lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **quiet)
-        app.unload(closed)
-        for name, tab in {inspect.TAB: inspect_tab, generate.TAB: generate_tab, help.TAB: help_tab}.items():
-            tab.select(None, js=f"() => dflashLab.tab('{name}')", api_visibility="private")
+        for tab in (inspect_tab, generate_tab, help_tab):
+            tab.select(None, js=f"() => dflashLab.tab('{tab.id}')", api_visibility="private")
+        _connect(app, store, runs, open_run, [header.picker, inspector, tabs])
     return app
+
+
+def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button, outputs: list[Any]) -> None:
+    """The events that concern more than one tab; `outputs` are picker, inspector and tabs."""
+    picker, _, tabs = outputs
+
+    def show(value: dict[str, Any], tab: str | None) -> list[Any]:
+        chosen = gr.Dropdown(choices=header_row.choices(store), value=value["trace"])
+        return [chosen, value, gr.Tabs(selected=tab) if tab in TABS else gr.skip()]
+
+    def arrive(request: gr.Request) -> list[Any]:
+        place = parse_place(request.query_params)
+        return show(inspect.arrive(store, place), place.tab)
+
+    def open_in_inspect(request: gr.Request) -> list[Any]:
+        run = runs.get(request.session_hash)
+        return show(inspect.arrive(store, Place(run.trace_id if run else None)), inspect.TAB)
+
+    def closed(request: gr.Request) -> None:
+        runs.close(request.session_hash)
+
+    quiet: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+    app.load(arrive, None, outputs, **quiet)
+    open_run.click(open_in_inspect, None, outputs, **quiet)
+    picker.input(lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **quiet)
+    app.unload(closed)
 
 
 def launch(
@@ -81,7 +87,12 @@ def launch(
     """
     login = _login(host, auth)
     app = build_app(read_traces(traces))
-    serve(app, server_name=host, server_port=port, inbrowser=open_browser, auth=login)
+    try:
+        url = serve(app, server_name=host, server_port=port, inbrowser=open_browser, auth=login, quiet=True)
+    except OSError:
+        tried = port or "7860 to 7959"
+        raise RequestError(f"expected a free port on {host}, found none at {tried}; give another --port") from None
+    print(f"dflash-lab is at {url} (Ctrl-C ends it)", file=sys.stderr)
     if block:
         app.block_thread()
     return app
@@ -126,9 +137,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _head() -> str:
-    module = (STATIC_DIR / "inspector.js").as_posix()
+    module = "gradio_api/file=" + quote((STATIC_DIR / "inspector.js").as_posix())
     script = (PAGE_DIR / "page.js").read_text(encoding="utf-8")
-    return f'<script>window.dflashModule = "gradio_api/file={module}";\n{script}</script>'
+    return f"<script>window.dflashModule = {json.dumps(module)};\n{script}</script>"
 
 
 def theme() -> gr.themes.Base:

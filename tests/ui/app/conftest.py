@@ -19,7 +19,14 @@ def store() -> TraceStore:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., str]]:
+def tidy() -> Iterator[None]:
+    """What gradio leaves behind goes at the end of its test and under its filters, not in the middle of another."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def serve(tidy) -> Iterator[Callable[..., str]]:
     """`serve(store, engine)` starts the app and gives its address."""
     from dflash_lab.ui.app import build
 
@@ -27,14 +34,11 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(store: TraceStore, engine: FakeEngine | None = None) -> str:
         apps.append(build.build_app(store, engine or FakeEngine()))
-        # What gradio leaves behind while it builds goes now, not in the middle of another test.
-        gc.collect()
         return build.serve(apps[-1], server_name="127.0.0.1", quiet=True)
 
     yield start
     for app in apps:
         app.close(verbose=False)
-    gc.collect()
 
 
 @pytest.fixture

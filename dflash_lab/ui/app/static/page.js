@@ -122,7 +122,7 @@ window.dflashLab = (() => {
         menu.open = false;
         save({ kind: button.dataset.save, trace: here.trace, step: here.step });
       } else if (button?.dataset.do === "link") copyLink(button);
-      else if (button?.dataset.do === "help") document.querySelector("#dfa-tabs [role=tab]:nth-of-type(3)")?.click();
+      else if (button?.dataset.do === "help") document.querySelector("#dfa-tabs [data-tab-id=help]")?.click();
       else if (button === themeButton) {
         const next = { auto: "light", light: "dark", dark: "auto" }[theme()];
         if (next === "auto") localStorage.removeItem(THEME_KEY);
