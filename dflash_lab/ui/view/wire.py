@@ -188,7 +188,7 @@ def _totals(trace: Trace) -> dict[str, Any]:
 
 
 def _edge_limit(trace: Trace) -> float:
-    """Half-width of the edge maps' colour scale, one per trace: the 99.5th percentile of |edge - unary|."""
+    """Half-width of the edge maps' colour scale, one per trace: the 95th percentile of |edge - unary|."""
     stride = max(1, len(trace) // LIMIT_SAMPLE)
     largest = 0.0
     for record in trace.steps[::stride]:
@@ -198,5 +198,5 @@ def _edge_limit(trace: Trace) -> float:
         added = np.abs(edges - unary[:, None, :])
         finite = added[np.isfinite(added)]
         if finite.size:
-            largest = max(largest, float(np.percentile(finite, 99.5)))
+            largest = max(largest, float(np.percentile(finite, 95)))
     return round(largest, 4) or 1.0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from dflash_lab.core.trace.schema import Trace
 from dflash_lab.ui.view.text import visible
 from tests.ui.toytraces import HOSTILE, make_trace
 
@@ -336,3 +339,49 @@ def test_nothing_runs_off_the_page(inspect, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     inspect(make_trace(40))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_blocks_of_other_lengths_keep_the_focus(inspect):
+    """The last block of a run may be shorter: the table is made anew, the focused node is not."""
+    long, short = make_trace(2, 8, 8), make_trace(2, 4, 6)
+    last = dataclasses.replace(short.steps[1], start=long.steps[1].start)
+    trace = Trace(long.header, (long.steps[0], last), lambda name, i: (short if i else long).tensor(name, i))
+    host = inspect(trace)
+    host.page.get_by_role("grid").focus()
+    for key, columns in (("ArrowRight", 3), ("ArrowLeft", 7)):
+        host.press(key)
+        assert host.focused() == "grid"
+        assert host.page.locator(".dfl-grid thead th").count() == columns + 3
+
+
+def test_text_cut_inside_a_block(inspect):
+    trace = make_trace(30, 8, 8)
+    i = some_step(trace, "full")
+    record = dataclasses.replace(trace.steps[i], committed_ids=trace.steps[i].committed_ids[:3], truncated=5)
+    host = inspect(Trace(trace.header, (*trace.steps[:i], record), trace.tensor), initial={"step": i})
+    heads = host.page.locator(".dfl-grid thead th").all_text_contents()[2:-1]
+    assert heads == ["1 ✓", "2 ✓", "3 ✓", "4 ✂", "5 ✂", "6 ✂", "7 ✂"]
+    assert "5 tokens were cut off" in host.page.locator(".dfl-panel").text_content()
+
+
+def test_byte_pieces_and_special_tokens_are_pills(inspect):
+    trace = make_trace(3, 8, 8)
+    output = (trace.header.output_ids[0], 900, 901, 902, 999, 901)
+    header = dataclasses.replace(trace.header, output_ids=output)
+    host = inspect(Trace(header, trace.steps[:1], trace.tensor))
+    assert host.page.locator(".dfl-pill").all_text_contents() == ["⟨E2 80 99⟩ → ’", "<|im_end|>", "⟨80⟩"]
+
+
+def test_a_sampled_rejection_is_not_called_an_error(inspect):
+    trace = make_trace(30, 8, 8)
+    i = some_step(trace, "mixed")
+    record, target = trace.steps[i], trace.tensor("target_ids", i).copy()
+    target[record.num_accepted] = record.draft_ids[record.num_accepted]
+    header = dataclasses.replace(trace.header, request={"sampling": {"temperature": 1.0}, "seed": 7})
+    sampled = Trace(
+        header, trace.steps, lambda name, s: target if (name, s) == ("target_ids", i) else trace.tensor(name, s)
+    )
+    host = inspect(sampled, initial={"step": i})
+    assert "rejected by sampling" in host.page.locator(".dfl-headline").text_content()
+    assert "the draw rejected it" in host.page.locator(".dfl-panel").text_content()
+    assert "seed 7" in host.page.locator(".dfl-title").text_content()

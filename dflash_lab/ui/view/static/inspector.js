@@ -169,7 +169,13 @@ export function readStep(wire) {
   const targetLogit = decodeBuffer(wire.targetLogit);
   const from = (j) => (j ? path[j - 1] : 0);
   const step = {
-    ...wire, ids, depth, width, path, edges, hasUnary: unary !== null,
+    ...wire,
+    ids,
+    depth,
+    width,
+    path,
+    edges,
+    hasUnary: unary !== null,
     token: (id) => wire.tokens[id] ?? NO_TOKEN,
     at: (j, r) => wire.tokens[ids[j]?.[r]] ?? NO_TOKEN,
     before: (j, e) => (j ? step.at(j - 1, e) : step.token(wire.anchor)),
@@ -179,7 +185,8 @@ export function readStep(wire) {
     q: (j, r) => (q ? q[j * width + r] : null),
     edge: (j, e, r) => (edges && e >= 0 && e < width ? edges[(j * width + e) * width + r] : null),
     score: (j, r, e = from(j)) => (edges && unary ? step.unary(j, r) + step.edge(j, e, r) : step.unary(j, r)),
-    targetP: (j, r) => (targetLogit && wire.targetNorm ? Math.exp(targetLogit[j * width + r] - wire.targetNorm[j]) : null),
+    targetP: (j, r) =>
+      targetLogit && wire.targetNorm ? Math.exp(targetLogit[j * width + r] - wire.targetNorm[j]) : null,
     margin: (j) => (wire.targetTop2 ? wire.targetTop2[j][0] - wire.targetTop2[j][1] : null),
     from,
   };
@@ -250,7 +257,9 @@ function edgeFact(step, j, r) {
   const e = step.from(j);
   const own = `from ${quoted(step.before(j, e))} ${score(step.edge(j, e, r), 2, true)}`;
   const [best] = strongest(step, j, r, 1);
-  return best.e === e ? `${own}, the best into it` : `${own}; best from ${quoted(step.before(j, best.e))} ${score(best.edge, 2, true)}`;
+  return best.e === e
+    ? `${own}, the best into it`
+    : `${own}; best from ${quoted(step.before(j, best.e))} ${score(best.edge, 2, true)}`;
 }
 
 function scoreFact(step, j, r) {
@@ -264,7 +273,8 @@ function targetFact(step, j, r) {
   const parts = [];
   const p = step.targetP(j, r);
   if (p !== null) parts.push(`p ${p.toPrecision(2)}`);
-  if (step.target) parts.push(step.target[j] === step.ids[j][r] ? "arg-max here" : `arg-max ${quoted(step.token(step.target[j]))}`);
+  if (step.target)
+    parts.push(step.target[j] === step.ids[j][r] ? "arg-max here" : `arg-max ${quoted(step.token(step.target[j]))}`);
   const margin = step.margin(j);
   if (margin !== null) parts.push(`top-2 margin ${score(margin)}`);
   if (parts.length && step.states[j] === "unchecked") parts.push("given the rejected path");
@@ -460,17 +470,52 @@ export function mount(el, host) {
   const { summary } = host;
   if (!summary || !summary.n) return mountEmpty(el, host);
   const view = {
-    host, summary, uid: `dfl${++mounts}`, n: summary.n,
-    step: clamp(Math.trunc(host.initial?.step ?? 0) || 0, 0, summary.n - 1), pos: -1, rank: 0, hover: null,
+    host,
+    summary,
+    uid: `dfl${++mounts}`,
+    n: summary.n,
+    step: clamp(Math.trunc(host.initial?.step ?? 0) || 0, 0, summary.n - 1),
+    pos: -1,
+    rank: 0,
+    hover: null,
     wantedPos: host.initial?.pos ? Math.trunc(host.initial.pos) - 1 : null,
-    fill: "p", lines: "focus", dense: false, plain: false, playing: 0, current: null, loading: false, pins: new Map(),
-    origins: tokenOrigins(summary), firstTokens: firstTokens(summary), store: stepStore(host.getStep, summary.n), undo: [], parts: [], timers: {}, frame: new Map(),
+    fill: "p",
+    lines: "focus",
+    dense: false,
+    plain: false,
+    playing: 0,
+    current: null,
+    loading: false,
+    pins: new Map(),
+    origins: tokenOrigins(summary),
+    firstTokens: firstTokens(summary),
+    store: stepStore(host.getStep, summary.n),
+    undo: [],
+    parts: [],
+    timers: {},
+    frame: new Map(),
   };
   view.drafted = summary.steps.k.some((k) => k > 0);
-  const root = h("div", { class: view.drafted ? "dfl" : "dfl dfl-ar", tabindex: "-1", "data-lm-suppress-shortcuts": "true", role: "group", "aria-label": `Inspector of trace ${summary.name}` });
+  const root = h("div", {
+    class: view.drafted ? "dfl" : "dfl dfl-ar",
+    tabindex: "-1",
+    "data-lm-suppress-shortcuts": "true",
+    role: "group",
+    "aria-label": `Inspector of trace ${summary.name}`,
+  });
   view.root = root;
   view.palette = null;
-  root.append(buildHeader(view), buildStrip(view), buildBar(view), buildLegend(view), buildMain(view), buildEdges(view), buildText(view), buildCard(view), buildSheet(view));
+  root.append(
+    buildHeader(view),
+    buildStrip(view),
+    buildBar(view),
+    buildLegend(view),
+    buildMain(view),
+    buildEdges(view),
+    buildText(view),
+    buildCard(view),
+    buildSheet(view),
+  );
   el.replaceChildren(root);
   if (host.testing) root.classList.add("dfl-still");
   followTheme(view);
@@ -497,7 +542,8 @@ export function mount(el, host) {
 function mountEmpty(el, { summary, theme }) {
   const status = summary ? `This trace has no verification steps (status: ${summary.status}).` : "No trace loaded.";
   const root = h(
-    "div", { class: "dfl dfl-empty", role: "group", "aria-label": "Inspector" },
+    "div",
+    { class: "dfl dfl-empty", role: "group", "aria-label": "Inspector" },
     h("p", { class: "dfl-empty-head", text: status }),
     h("p", { text: "Open a file, drop one here, or use the example." }),
   );
@@ -658,7 +704,10 @@ function togglePlay(view) {
     view.playing = 0;
   } else {
     const slow = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    view.playing = setInterval(() => (view.step < view.n - 1 ? go(view, view.step + 1) : togglePlay(view)), slow ? 1500 : 450);
+    view.playing = setInterval(
+      () => (view.step < view.n - 1 ? go(view, view.step + 1) : togglePlay(view)),
+      slow ? 1500 : 450,
+    );
   }
   view.playButton.textContent = view.playing ? "❚❚" : "▶";
   view.playButton.setAttribute("aria-pressed", String(Boolean(view.playing)));
@@ -668,10 +717,13 @@ function togglePlay(view) {
 
 function buildHeader(view) {
   const { summary } = view;
-  const chips = summary.chips.map(([label, value]) => h("span", { class: "dfl-chip" }, h("span", { class: "dfl-dim", text: `${label} ` }), value));
+  const chips = summary.chips.map(([label, value]) =>
+    h("span", { class: "dfl-chip" }, h("span", { class: "dfl-dim", text: `${label} ` }), value),
+  );
   if (summary.status !== "complete") chips.unshift(h("span", { class: "dfl-chip dfl-warn", text: summary.status }));
   return h(
-    "header", { class: "dfl-header" },
+    "header",
+    { class: "dfl-header" },
     h("div", { class: "dfl-title" }, h("strong", { text: summary.name }), ...chips),
     buildTotals(view),
     summary.warnings.length ? buildWarnings(summary.warnings) : null,
@@ -680,16 +732,37 @@ function buildHeader(view) {
 
 function buildWarnings(warnings) {
   const noun = warnings.length === 1 ? "warning" : "warnings";
-  return h("details", { class: "dfl-warnings" }, h("summary", { text: `${warnings.length} ${noun} while it ran` }), ...warnings.map((text) => h("p", { text })));
+  return h(
+    "details",
+    { class: "dfl-warnings" },
+    h("summary", { text: `${warnings.length} ${noun} while it ran` }),
+    ...warnings.map((text) => h("p", { text })),
+  );
 }
 
 function buildTotals({ summary, drafted }) {
   const { totals } = summary;
-  const fact = (value, label, title) => (value === null || value === undefined ? null : h("span", { class: "dfl-fact", title }, h("b", { text: value }), ` ${label}`));
+  const fact = (value, label, title) =>
+    value === null || value === undefined
+      ? null
+      : h("span", { class: "dfl-fact", title }, h("b", { text: value }), ` ${label}`);
   return h(
-    "div", { class: "dfl-totals" },
-    drafted ? fact(totals.acceptanceLength?.toFixed(2), "acceptance length", "1 + accepted proposals per step, mean over steps (vLLM's definition)") : null,
-    drafted ? fact(totals.acceptanceRate === null ? null : `${(100 * totals.acceptanceRate).toFixed(0)} %`, "of proposals accepted", "accepted / proposed, without bonus tokens") : null,
+    "div",
+    { class: "dfl-totals" },
+    drafted
+      ? fact(
+          totals.acceptanceLength?.toFixed(2),
+          "acceptance length",
+          "1 + accepted proposals per step, mean over steps (vLLM's definition)",
+        )
+      : null,
+    drafted
+      ? fact(
+          totals.acceptanceRate === null ? null : `${(100 * totals.acceptanceRate).toFixed(0)} %`,
+          "of proposals accepted",
+          "accepted / proposed, without bonus tokens",
+        )
+      : null,
     fact(summary.n, summary.n === 1 ? "step" : "steps", "Verification steps"),
     fact(totals.tokens, "tokens", "Output tokens, the one from prefill included"),
     fact(totals.tokS?.toFixed(1), "tok/s", "Tokens after the first per second of decoding"),
@@ -700,7 +773,9 @@ function buildTotals({ summary, drafted }) {
 function buildCauseBar(causes) {
   const entries = Object.entries(causes ?? {}).filter(([, count]) => count);
   const words = entries.map(([cause, count]) => `${CAUSE_WORDS[cause]} ${count}`).join(", ");
-  const parts = entries.map(([cause, count]) => h("span", { class: `dfl-cause dfl-cause-${cause}` }, `${CAUSE_WORDS[cause]} `, h("b", { text: count })));
+  const parts = entries.map(([cause, count]) =>
+    h("span", { class: `dfl-cause dfl-cause-${cause}` }, `${CAUSE_WORDS[cause]} `, h("b", { text: count })),
+  );
   return h("span", { class: "dfl-causes", role: "group", "aria-label": `How the steps ended: ${words}` }, ...parts);
 }
 
@@ -709,7 +784,19 @@ function buildCauseBar(causes) {
 function buildStrip(view) {
   const strip = h("canvas", { "aria-hidden": "true" });
   const lanes = h("canvas", { "aria-hidden": "true" });
-  const slider = h("div", { class: "dfl-strip", role: "slider", tabindex: "0", "aria-label": "Step", "aria-valuemin": 1, "aria-valuemax": view.n }, strip, lanes);
+  const slider = h(
+    "div",
+    {
+      class: "dfl-strip",
+      role: "slider",
+      tabindex: "0",
+      "aria-label": "Step",
+      "aria-valuemin": 1,
+      "aria-valuemax": view.n,
+    },
+    strip,
+    lanes,
+  );
   const note = h("div", { class: "dfl-strip-note" });
   view.note = note;
   let bins;
@@ -725,7 +812,10 @@ function buildStrip(view) {
     const { acc, k } = view.summary.steps;
     note.textContent = "";
     slider.setAttribute("aria-valuenow", view.step + 1);
-    slider.setAttribute("aria-valuetext", `Step ${view.step + 1} of ${view.n}, ${acc[view.step]} of ${k[view.step]} accepted`);
+    slider.setAttribute(
+      "aria-valuetext",
+      `Step ${view.step + 1} of ${view.n}, ${acc[view.step]} of ${k[view.step]} accepted`,
+    );
     repaint();
   };
   view.parts.push({ repaint, move });
@@ -747,17 +837,23 @@ function buildStrip(view) {
   for (const type of ["pointerup", "pointercancel"]) slider.addEventListener(type, () => (dragging = false));
   slider.addEventListener("pointerleave", () => (note.textContent = ""));
   const scale = h("span", { text: `full height = ${milliseconds(timeLimit(view.summary))} ms` });
-  const key = PHASES.map((name) => h("span", { class: "dfl-phase" }, h("i", { class: `dfl-swatch dfl-phase-${name}` }), name));
+  const key = PHASES.map((name) =>
+    h("span", { class: "dfl-phase" }, h("i", { class: `dfl-swatch dfl-phase-${name}` }), name),
+  );
   return h(
-    "section", { class: "dfl-overview", "aria-label": "Steps" },
-    slider, h("div", { class: "dfl-strip-foot" }, h("span", { class: "dfl-phases" }, ...key, scale), note),
+    "section",
+    { class: "dfl-overview", "aria-label": "Steps" },
+    slider,
+    h("div", { class: "dfl-strip-foot" }, h("span", { class: "dfl-phases" }, ...key, scale), note),
   );
 }
 
 function stripNote(view, step, size) {
   const { acc, k, cause, ms } = view.summary.steps;
   const sum = total(ms[step]);
-  const shares = PHASES.map((name, i) => `${name} ${milliseconds(ms[step][i])} (${sum ? Math.round((100 * (ms[step][i] ?? 0)) / sum) : 0} %)`);
+  const shares = PHASES.map(
+    (name, i) => `${name} ${milliseconds(ms[step][i])} (${sum ? Math.round((100 * (ms[step][i] ?? 0)) / sum) : 0} %)`,
+  );
   const group = size > 1 ? ` (bar: steps ${step + 1}–${Math.min(view.n, step + size)})` : "";
   return `step ${step + 1}${group} · ${acc[step]} of ${k[step]} · ${CAUSE_WORDS[cause[step]]} · ${shares.join(" · ")} ms`;
 }
@@ -823,7 +919,8 @@ function drawLanes(view, c, bins) {
       c.fillRect(bin * bins.width, y - height, inner, height);
       y -= height;
     });
-    if (steps.some((times) => total(times) > 1.02 * limit)) triangle(c, bin * bins.width + inner / 2, 0, view.palette.text);
+    if (steps.some((times) => total(times) > 1.02 * limit))
+      triangle(c, bin * bins.width + inner / 2, 0, view.palette.text);
     if (view.step >= from && view.step < from + bins.size) outlineBar(c, view.palette, bin * bins.width, inner, 36);
   }
 }
@@ -854,7 +951,16 @@ function phasePattern(c, palette, phase) {
 // ---- the bar: buttons and the headline -----------------------------------------------------------------------------
 
 function buildBar(view) {
-  const button = (text, label, action, extra = {}) => h("button", { type: "button", class: "dfl-button", title: label, "aria-label": label, text, onclick: action, ...extra });
+  const button = (text, label, action, extra = {}) =>
+    h("button", {
+      type: "button",
+      class: "dfl-button",
+      title: label,
+      "aria-label": label,
+      text,
+      onclick: action,
+      ...extra,
+    });
   const counter = h("span", { class: "dfl-counter" });
   const headline = h("p", { class: "dfl-headline" });
   const live = h("p", { class: "dfl-hidden", "aria-live": "polite", role: "status" });
@@ -866,9 +972,11 @@ function buildBar(view) {
     step: () => paintHeadline(view, headline),
   });
   return h(
-    "div", { class: "dfl-bar", role: "toolbar", "aria-label": "Steps and view" },
+    "div",
+    { class: "dfl-bar", role: "group", "aria-label": "Steps and view" },
     h(
-      "div", { class: "dfl-nav" },
+      "div",
+      { class: "dfl-nav" },
       button("«", "First step (Home)", () => go(view, 0)),
       button("‹", "Previous step (←)", () => go(view, view.step - 1)),
       counter,
@@ -877,11 +985,18 @@ function buildBar(view) {
       button("✗", "Next rejection (n)", () => jump(view, 1)),
       view.playButton,
     ),
-    headline, live, view.prompt,
+    headline,
+    live,
+    view.prompt,
     h(
-      "div", { class: "dfl-tools" },
-      choice(view, "Fill", "fill", FILLS), choice(view, "Edges", "lines", EDGES),
-      button("dense", "Dense grid (d)", () => setDense(view, !view.dense), { class: "dfl-button dfl-dense-button", "aria-pressed": "false" }),
+      "div",
+      { class: "dfl-tools" },
+      choice(view, "Fill", "fill", FILLS),
+      choice(view, "Edges", "lines", EDGES),
+      button("dense", "Dense grid (d)", () => setDense(view, !view.dense), {
+        class: "dfl-button dfl-dense-button",
+        "aria-pressed": "false",
+      }),
       button("?", "Keys (?)", () => toggleSheet(view)),
     ),
   );
@@ -910,10 +1025,18 @@ function say(view, text) {
 
 /** A group of buttons of which one is pressed; `name` is the field of `view` it sets. */
 function choice(view, label, name, options) {
-  const buttons = options.map(([value, text, title]) => h("button", { type: "button", class: "dfl-button", title, text, onclick: () => setChoice(view, name, value) }));
-  const update = () => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(view[name] === options[i][0])));
+  const buttons = options.map(([value, text, title]) =>
+    h("button", { type: "button", class: "dfl-button", title, text, onclick: () => setChoice(view, name, value) }),
+  );
+  const update = () =>
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(view[name] === options[i][0])));
   view.parts.push({ choice: update, move: update });
-  return h("span", { class: "dfl-choice", role: "group", "aria-label": label }, h("span", { class: "dfl-dim", text: label }), ...buttons);
+  return h(
+    "span",
+    { class: "dfl-choice", role: "group", "aria-label": label },
+    h("span", { class: "dfl-dim", text: label }),
+    ...buttons,
+  );
 }
 
 function setChoice(view, name, value) {
@@ -982,12 +1105,19 @@ function askToken(view) {
 }
 
 function buildLegend(view) {
-  const mark = (cls, glyph, text) => h("span", { class: "dfl-mark" }, h("i", { class: `dfl-key ${cls}`, text: glyph }), text);
-  if (!view.drafted) return h("div", { class: "dfl-legend", text: "Autoregressive: one token of the target's own per step." });
+  const mark = (cls, glyph, text) =>
+    h("span", { class: "dfl-mark" }, h("i", { class: `dfl-key ${cls}`, text: glyph }), text);
+  if (!view.drafted)
+    return h("div", { class: "dfl-legend", text: "Autoregressive: one token of the target's own per step." });
   return h(
-    "div", { class: "dfl-legend", "aria-label": "Legend", role: "group" },
-    mark("dfl-p-accepted", "✓", "accepted"), mark("dfl-p-mismatch", "✗", "first mismatch"), mark("dfl-p-unchecked dfl-hatch", "–", "not checked"),
-    mark("dfl-key-target", "◆", "the target's correction"), mark("dfl-ring", "", "that token in our list"), mark("dfl-key-bonus", "★", "bonus after full acceptance"),
+    "div",
+    { class: "dfl-legend", "aria-label": "Legend", role: "group" },
+    mark("dfl-p-accepted", "✓", "accepted"),
+    mark("dfl-p-mismatch", "✗", "first mismatch"),
+    mark("dfl-p-unchecked dfl-hatch", "–", "not checked"),
+    mark("dfl-key-target", "◆", "the target's correction"),
+    mark("dfl-ring", "", "that token in our list"),
+    mark("dfl-key-bonus", "★", "bonus after full acceptance"),
     h("span", { class: "dfl-mark" }, h("i", { class: "dfl-ramp" }), "fill: low to high score"),
   );
 }
@@ -997,12 +1127,22 @@ function buildLegend(view) {
 function buildMain(view) {
   view.error = h("div", { class: "dfl-error", role: "alert" });
   view.error.hidden = true;
-  return h("div", { class: "dfl-main" }, h("div", { class: "dfl-left" }, view.error, buildGrid(view)), buildDetail(view));
+  return h(
+    "div",
+    { class: "dfl-main" },
+    h("div", { class: "dfl-left" }, view.error, buildGrid(view)),
+    buildDetail(view),
+  );
 }
 
 function showError(view, step, error) {
   const retry = h("button", { type: "button", class: "dfl-button", text: "Try again", onclick: () => load(view) });
-  view.error.replaceChildren(h("p", { text: `Step ${step + 1} could not be read: ${error?.message ?? error}. Try again, or go to another step.` }), retry);
+  view.error.replaceChildren(
+    h("p", {
+      text: `Step ${step + 1} could not be read: ${error?.message ?? error}. Try again, or go to another step.`,
+    }),
+    retry,
+  );
   view.error.hidden = false;
 }
 
@@ -1060,25 +1200,70 @@ function paintGrid(grid) {
 /** Makes the table for another number of positions or candidates; the focusable table itself stays. */
 function shapeGrid(grid, step) {
   const { view } = grid;
-  const cell = (attributes) => h("td", attributes, h("div", { class: "dfl-c" }, h("bdi", { class: "dfl-t" }), h("span", { class: "dfl-n" })));
+  const cell = (attributes) =>
+    h("td", attributes, h("div", { class: "dfl-c" }, h("bdi", { class: "dfl-t" }), h("span", { class: "dfl-n" })));
   grid.heads = range(step.depth).map(() => h("th", { scope: "col", role: "columnheader" }));
-  grid.cells = range(step.depth).map((j) => range(step.width).map((r) => cell({ role: "gridcell", id: `${view.uid}-${j}-${r}`, "data-at": `${j},${r}` })));
-  grid.targets = range(step.depth).map(() => h("td", { role: "gridcell", class: "dfl-target" }, h("div", { class: "dfl-v" })));
-  grid.anchor = h("td", { role: "gridcell", class: "dfl-anchor", rowspan: Math.max(1, step.width) }, h("div", { class: "dfl-c" }, h("bdi", { class: "dfl-t" })));
+  grid.cells = range(step.depth).map((j) =>
+    range(step.width).map((r) => cell({ role: "gridcell", id: `${view.uid}-${j}-${r}`, "data-at": `${j},${r}` })),
+  );
+  grid.targets = range(step.depth).map(() =>
+    h("td", { role: "gridcell", class: "dfl-target" }, h("div", { class: "dfl-v" })),
+  );
+  grid.anchor = h(
+    "td",
+    { role: "gridcell", class: "dfl-anchor", rowspan: Math.max(1, step.width) },
+    h("div", { class: "dfl-c" }, h("bdi", { class: "dfl-t" })),
+  );
   const bonus = h("td", { role: "gridcell", class: "dfl-bonus-space", rowspan: Math.max(1, step.width) });
   grid.bonus = h("td", { role: "gridcell", class: "dfl-target dfl-bonus" }, h("div", { class: "dfl-v" }));
-  const columns = h("colgroup", {}, h("col", { class: "dfl-col-rank" }), h("col", { class: "dfl-col-side" }), ...grid.heads.map(() => h("col")), h("col", { class: "dfl-col-side" }));
+  const columns = h(
+    "colgroup",
+    {},
+    h("col", { class: "dfl-col-rank" }),
+    h("col", { class: "dfl-col-side" }),
+    ...grid.heads.map(() => h("col")),
+    h("col", { class: "dfl-col-side" }),
+  );
   const head = (text, cls) => h("th", { scope: "col", role: "columnheader", class: cls, text });
   const rows = range(Math.max(1, step.width)).map((r) => {
     const label = step.hasUnary ? r + 1 : step.depth ? "path" : "";
     const side = r === 0 ? [[grid.anchor], [bonus]] : [[], []];
-    return h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader", class: "dfl-rank", text: label }), ...side[0], ...grid.cells.map((column) => column[r]), ...side[1]);
+    return h(
+      "tr",
+      { role: "row" },
+      h("th", { scope: "row", role: "rowheader", class: "dfl-rank", text: label }),
+      ...side[0],
+      ...grid.cells.map((column) => column[r]),
+      ...side[1],
+    );
   });
   grid.table.replaceChildren(
     columns,
-    h("thead", {}, h("tr", { role: "row" }, head("rank", "dfl-rank"), head("anchor"), ...grid.heads, head(step.depth ? "bonus" : "token"))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        { role: "row" },
+        head("rank", "dfl-rank"),
+        head("anchor"),
+        ...grid.heads,
+        head(step.depth ? "bonus" : "token"),
+      ),
+    ),
     h("tbody", {}, ...rows),
-    h("tfoot", {}, h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader", class: "dfl-rank", text: "target" }), h("td", { role: "gridcell" }), ...grid.targets, grid.bonus)),
+    h(
+      "tfoot",
+      {},
+      h(
+        "tr",
+        { role: "row" },
+        h("th", { scope: "row", role: "rowheader", class: "dfl-rank", text: "target" }),
+        h("td", { role: "gridcell" }),
+        ...grid.targets,
+        grid.bonus,
+      ),
+    ),
   );
   grid.table.classList.toggle("dfl-tall", step.width <= 8);
   grid.scroller.style.setProperty("--dfl-columns", step.depth);
@@ -1128,7 +1313,13 @@ function paintTargets(grid, step) {
     const state = step.states[j];
     box.className = `dfl-v dfl-v-${state}`;
     cell.className = `dfl-target${state === "unchecked" ? " dfl-hatch" : ""}`;
-    if (state === "mismatch") verdict(box, "◆", step.token(step.bonus), step.hasUnary ? (step.bonusRank ? `rank ${step.bonusRank}` : "not in list") : "");
+    if (state === "mismatch")
+      verdict(
+        box,
+        "◆",
+        step.token(step.bonus),
+        step.hasUnary ? (step.bonusRank ? `rank ${step.bonusRank}` : "not in list") : "",
+      );
     else box.replaceChildren(state === "unchecked" ? "" : "= path");
   });
   const alone = step.full || !step.depth;
@@ -1138,7 +1329,10 @@ function paintTargets(grid, step) {
 }
 
 function verdict(box, glyph, token, note) {
-  box.replaceChildren(h("span", { class: "dfl-verdict" }, glyph ? `${glyph}\u2009` : "", bdi(token, "dfl-t")), note ? h("small", { text: note }) : "");
+  box.replaceChildren(
+    h("span", { class: "dfl-verdict" }, glyph ? `${glyph}\u2009` : "", bdi(token, "dfl-t")),
+    note ? h("small", { text: note }) : "",
+  );
 }
 
 function markCell(grid) {
@@ -1175,14 +1369,24 @@ function drawOverlay(grid) {
     const cell = j < 0 ? grid.anchor : grid.cells[j]?.[r];
     if (!cell) return null;
     const rect = cell.firstChild.getBoundingClientRect();
-    return { left: rect.left - origin.left, right: rect.right - origin.left, y: (rect.top + rect.bottom) / 2 - origin.top };
+    return {
+      left: rect.left - origin.left,
+      right: rect.right - origin.left,
+      y: (rect.top + rect.bottom) / 2 - origin.top,
+    };
   };
   const lines = [];
   if (view.lines === "all" && step.edges) lines.push(...allEdges(view, step, box));
   if (view.lines !== "path" && step.edges) lines.push(...focusEdges(view, step, box));
   for (let j = 0; j < step.depth; j++) {
     const [a, b] = [box(j - 1, step.path[j - 1]), box(j, step.path[j])];
-    if (a && b) lines.push(svg("path", { class: `dfl-path dfl-path-${step.states[j]}`, d: `M${a.right} ${a.y}C${b.left} ${a.y} ${a.right} ${b.y} ${b.left} ${b.y}` }));
+    if (a && b)
+      lines.push(
+        svg("path", {
+          class: `dfl-path dfl-path-${step.states[j]}`,
+          d: `M${a.right} ${a.y}C${b.left} ${a.y} ${a.right} ${b.y} ${b.left} ${b.y}`,
+        }),
+      );
   }
   overlay.replaceChildren(...lines);
 }
@@ -1193,7 +1397,12 @@ function edgeLine(view, a, b, value, width, halo = true) {
   const signed = Math.sign(share || 1) * Math.max(0.35, Math.min(1, Math.abs(share)));
   const x = Math.max((a.left + a.right) / 2, a.right - 20);
   const d = `M${x} ${a.y}C${(x + b.left) / 2 + 6} ${a.y} ${(x + b.left) / 2} ${b.y} ${b.left + 2} ${b.y}`;
-  const line = svg("path", { class: "dfl-edge", d, "stroke-width": width, stroke: css(diverging(view.palette, signed)) });
+  const line = svg("path", {
+    class: "dfl-edge",
+    d,
+    "stroke-width": width,
+    stroke: css(diverging(view.palette, signed)),
+  });
   return halo ? [svg("path", { class: "dfl-halo", d, "stroke-width": width + 2 }), line] : [line];
 }
 
@@ -1224,7 +1433,7 @@ function allEdges(view, step, box) {
 // ---- hover card and detail panel -----------------------------------------------------------------------------------
 
 function buildCard(view) {
-  const card = h("div", { class: "dfl-card", role: "tooltip" });
+  const card = h("div", { class: "dfl-card", role: "tooltip", id: `${view.uid}-card` });
   card.hidden = true;
   card.addEventListener("pointerleave", () => closeCard(view));
   view.card = card;
@@ -1237,6 +1446,7 @@ function openCard(view, j, r) {
   if (!cell) return;
   card.replaceChildren(...factSheet(view.current, j, r), h("p", { class: "dfl-dim", text: "Enter or click pins it" }));
   card.hidden = false;
+  view.grid.table.setAttribute("aria-describedby", card.id);
   const outer = root.getBoundingClientRect();
   const rect = cell.getBoundingClientRect();
   const right = rect.right - outer.left + 8;
@@ -1247,7 +1457,10 @@ function openCard(view, j, r) {
 
 function closeCard(view) {
   const open = view.card && !view.card.hidden;
-  if (open) view.card.hidden = true;
+  if (open) {
+    view.card.hidden = true;
+    view.grid.table.removeAttribute("aria-describedby");
+  }
   return open;
 }
 
@@ -1255,7 +1468,12 @@ function factSheet(step, j, r) {
   const rank = step.hasUnary ? `rank ${r + 1} of ${step.rows}` : "proposal";
   const facts = cellFacts(step, j, r).flatMap(([label, text]) => [h("dt", { text: label }), h("dd", { text })]);
   return [
-    h("div", { class: "dfl-fact-head" }, bdi(step.at(j, r), "dfl-mono"), h("span", { class: "dfl-dim", text: `position ${j + 1} · sequence ${step.start + j + 1} · ${rank}` })),
+    h(
+      "div",
+      { class: "dfl-fact-head" },
+      bdi(step.at(j, r), "dfl-mono"),
+      h("span", { class: "dfl-dim", text: `position ${j + 1} · sequence ${step.start + j + 1} · ${rank}` }),
+    ),
     h("dl", { class: "dfl-facts" }, ...facts),
   ];
 }
@@ -1291,7 +1509,10 @@ function buildDetail(view) {
 function paintCause(step, box) {
   const miss = step.depth && !step.full && step.cause !== "stop" ? ` at position ${step.acc + 1}` : "";
   const title = step.depth ? CAUSE_WORDS[step.cause] + miss : "autoregressive";
-  box.replaceChildren(h("h3", { text: title[0].toUpperCase() + title.slice(1) }), h("p", { text: causeSentence(step) }));
+  box.replaceChildren(
+    h("h3", { text: title[0].toUpperCase() + title.slice(1) }),
+    h("p", { text: causeSentence(step) }),
+  );
 }
 
 function paintLengths(step, box) {
@@ -1301,15 +1522,24 @@ function paintLengths(step, box) {
   const row = (label, value, title) => {
     const bar = h("i", { class: "dfl-length-bar" });
     bar.style.width = `${(100 * (value ?? 0)) / (step.depth + 1)}%`;
-    return [h("dt", { text: label, title }), h("dd", {}, h("span", { class: "dfl-length" }, bar), h("b", { text: value ?? "·" }))];
+    return [
+      h("dt", { text: label, title }),
+      h("dd", {}, h("span", { class: "dfl-length" }, bar), h("b", { text: value ?? "·" })),
+    ];
   };
   box.replaceChildren(
     h("h3", { text: "Acceptance length by path" }),
-    h("dl", { class: "dfl-lengths" },
+    h(
+      "dl",
+      { class: "dfl-lengths" },
       ...row("rank-1 path", argmax, "1 + what rank 1 at every position would have kept"),
       ...row("selected", selected, "1 + what the path that was taken kept"),
-      ...row("best in grid", best, "1 + what the best path through these candidates would have kept")),
-    h("p", { class: "dfl-dim", text: `with the bonus, of ${step.depth + 1}${known < step.depth ? `; the text is known for ${known} positions only` : ""}` }),
+      ...row("best in grid", best, "1 + what the best path through these candidates would have kept"),
+    ),
+    h("p", {
+      class: "dfl-dim",
+      text: `with the bonus, of ${step.depth + 1}${known < step.depth ? `; the text is known for ${known} positions only` : ""}`,
+    }),
   );
 }
 
@@ -1319,27 +1549,65 @@ function paintSums(view, box) {
   box.hidden = !usable;
   if (!usable) return;
   const chosen = step.path[j];
-  const others = range(step.width).filter((r) => r !== chosen).sort((a, b) => step.score(j, b) - step.score(j, a));
-  const row = (label, r) => h("tr", {}, h("th", { scope: "row", text: label }), h("td", { class: "dfl-sum-token" }, bdi(step.at(j, r))), ...[step.unary(j, r), step.edge(j, step.from(j), r), step.score(j, r)].map((value, i) => h("td", { text: score(value, 2, i === 1) })));
+  const others = range(step.width)
+    .filter((r) => r !== chosen)
+    .sort((a, b) => step.score(j, b) - step.score(j, a));
+  const row = (label, r) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row", text: label }),
+      h("td", { class: "dfl-sum-token" }, bdi(step.at(j, r))),
+      ...[step.unary(j, r), step.edge(j, step.from(j), r), step.score(j, r)].map((value, i) =>
+        h("td", { text: score(value, 2, i === 1) }),
+      ),
+    );
   const rows = [row("chosen", chosen)];
   if (others.length) {
     const gap = step.score(j, chosen) - step.score(j, others[0]);
-    rows.push(row("next", others[0]), h("tr", {}, h("th", { scope: "row", colspan: 4, text: "difference" }), h("td", { text: score(gap, 2, true) })));
+    rows.push(
+      row("next", others[0]),
+      h("tr", {}, h("th", { scope: "row", colspan: 4, text: "difference" }), h("td", { text: score(gap, 2, true) })),
+    );
   }
-  const head = ["", "token", "unary", "+ edge", "= score"].map((text) => (text ? h("th", { scope: "col", text }) : h("td")));
+  const head = ["", "token", "unary", "+ edge", "= score"].map((text) =>
+    text ? h("th", { scope: "col", text }) : h("td"),
+  );
   box.replaceChildren(
     h("h3", { text: `Path at position ${j + 1}` }),
     h("table", { class: "dfl-sums" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)),
-    h("p", { class: "dfl-dim" }, step.edges ? "edge from " : "no edge scores recorded", step.edges ? bdi(step.before(j, step.from(j)), "dfl-mono") : ""),
+    h(
+      "p",
+      { class: "dfl-dim" },
+      step.edges ? "edge from " : "no edge scores recorded",
+      step.edges ? bdi(step.before(j, step.from(j)), "dfl-mono") : "",
+    ),
   );
 }
 
 function paintPins(view, box) {
   const items = [...view.pins].map(([key, { step, pos, rank }]) => {
-    const remove = h("button", { type: "button", class: "dfl-button dfl-unpin", "aria-label": "Unpin", text: "×", onclick: () => unpin(view, key) });
-    return h("div", { class: "dfl-pin" }, remove, h("div", { class: "dfl-dim", text: `step ${step.i + 1}` }), ...factSheet(step, pos, rank));
+    const remove = h("button", {
+      type: "button",
+      class: "dfl-button dfl-unpin",
+      "aria-label": "Unpin",
+      text: "×",
+      onclick: () => unpin(view, key),
+    });
+    return h(
+      "div",
+      { class: "dfl-pin" },
+      remove,
+      h("div", { class: "dfl-dim", text: `step ${step.i + 1}` }),
+      ...factSheet(step, pos, rank),
+    );
   });
-  box.replaceChildren(h("h3", { text: "Pinned" }), ...(items.length ? items : [h("p", { class: "dfl-dim", text: "Click a cell, or press Enter on it, to keep it here." })]));
+  box.replaceChildren(
+    h("h3", { text: "Pinned" }),
+    ...(items.length
+      ? items
+      : [h("p", { class: "dfl-dim", text: "Click a cell, or press Enter on it, to keep it here." })]),
+  );
 }
 
 function unpin(view, key) {
@@ -1356,8 +1624,17 @@ function buildEdges(view) {
   const readout = h("p", { class: "dfl-readout" });
   const into = h("div");
   const caption = h("p", { class: "dfl-dim dfl-caption" });
-  const none = h("p", { class: "dfl-dim", text: "No edge scores in this step: the drafter has no selector, or they were not recorded." });
-  const body = h("div", { class: "dfl-pairs" }, thumbs, h("div", {}, canvas, readout), h("div", { class: "dfl-into" }, into, caption));
+  const none = h("p", {
+    class: "dfl-dim",
+    text: "No edge scores in this step: the drafter has no selector, or they were not recorded.",
+  });
+  const body = h(
+    "div",
+    { class: "dfl-pairs" },
+    thumbs,
+    h("div", {}, canvas, readout),
+    h("div", { class: "dfl-into" }, into, caption),
+  );
   const edges = { view, thumbs, canvas, readout, into, buttons: [], layout: null };
   caption.textContent = `Score the selector adds for taking the column's token after the row's; the unary score is not included. Colour scale ±${view.summary.edgeLimit.toFixed(1)}, the same for the whole trace. □ on the path; ▲ in the middle: best in its column; ▲ ▼ in the corner: beyond the scale.`;
   const update = () => {
@@ -1374,7 +1651,13 @@ function buildEdges(view) {
     const at = pairAt(edges, event);
     if (at) focusCell(view, view.pos, at.r);
   });
-  return h("section", { class: "dfl-section dfl-edgemap", "aria-label": "Edge map" }, h("h3", { text: "Edge map" }), none, body);
+  return h(
+    "section",
+    { class: "dfl-section dfl-edgemap", "aria-label": "Edge map" },
+    h("h3", { text: "Edge map" }),
+    none,
+    body,
+  );
 }
 
 function paintEdges(edges) {
@@ -1383,7 +1666,17 @@ function paintEdges(edges) {
   if (edges.buttons.length !== step.depth) {
     edges.buttons = range(step.depth).map((j) => {
       const label = `${j || "a"}→${j + 1}`;
-      return h("button", { type: "button", class: "dfl-thumb", "aria-label": `Edges into position ${j + 1}`, onclick: () => focusCell(view, j, step.path[j]) }, h("canvas", { "aria-hidden": "true" }), h("span", { text: label }));
+      return h(
+        "button",
+        {
+          type: "button",
+          class: "dfl-thumb",
+          "aria-label": `Edges into position ${j + 1}`,
+          onclick: () => focusCell(view, j, step.path[j]),
+        },
+        h("canvas", { "aria-hidden": "true" }),
+        h("span", { text: label }),
+      );
     });
     thumbs.replaceChildren(...edges.buttons);
   }
@@ -1437,7 +1730,8 @@ function drawPair(edges) {
       const [x, y] = [left + r * size, top + e * size];
       c.fillStyle = css(colour);
       c.fillRect(x, y, size - 1, size - 1);
-      if (size >= 12 && (Math.abs(share) > 1 || Number.isNaN(share))) specialGlyph(c, share, x + size - 2, y + 5, inkOn(colour));
+      if (size >= 12 && (Math.abs(share) > 1 || Number.isNaN(share)))
+        specialGlyph(c, share, x + size - 2, y + 5, inkOn(colour));
       if (value > step.edge(j, best, r)) best = e;
     }
     const shade = diverging(palette, step.edge(j, best, r) / view.summary.edgeLimit);
@@ -1447,7 +1741,10 @@ function drawPair(edges) {
   c.lineWidth = 2;
   if (path < step.width) c.strokeRect(left + path * size - 1, top + step.from(j) * size - 1, size + 1, size + 1);
   if (size >= 12) labelPair(c, view, step, edges.layout);
-  canvas.setAttribute("aria-label", `Edge scores from ${j ? `position ${j}` : "the anchor"} to position ${j + 1}; the list beside it gives the strongest.`);
+  canvas.setAttribute(
+    "aria-label",
+    `Edge scores from ${j ? `position ${j}` : "the anchor"} to position ${j + 1}; the list beside it gives the strongest.`,
+  );
 }
 
 /** In the corner: ▲ ▼ beyond the scale, −∞ masked, · not a number. */
@@ -1513,11 +1810,25 @@ function paintInto({ view, into }) {
     const bar = h("i", { class: edge < 0 ? "dfl-neg" : "dfl-pos" });
     bar.style.width = `${clamp(Math.abs(edge) / view.summary.edgeLimit, 0, 1) * 60}px`;
     const cls = e === step.from(j) ? "dfl-onpath" : null;
-    return h("tr", { class: cls }, h("td", { class: "dfl-sum-token" }, bdi(step.before(j, e))), h("td", { text: j ? e + 1 : "–" }), h("td", { text: score(edge, 2, true) }), h("td", { text: score(sum) }), h("td", { class: "dfl-barcell" }, bar));
+    return h(
+      "tr",
+      { class: cls },
+      h("td", { class: "dfl-sum-token" }, bdi(step.before(j, e))),
+      h("td", { text: j ? e + 1 : "–" }),
+      h("td", { text: score(edge, 2, true) }),
+      h("td", { text: score(sum) }),
+      h("td", { class: "dfl-barcell" }, bar),
+    );
   });
   const head = ["from", "rank", "edge", "score", ""].map((text) => (text ? h("th", { scope: "col", text }) : h("td")));
   into.replaceChildren(
-    h("h4", {}, "Strongest edges into ", bdi(step.at(j, r), "dfl-mono"), h("span", { class: "dfl-dim", text: ` position ${j + 1}, rank ${r + 1}` })),
+    h(
+      "h4",
+      {},
+      "Strongest edges into ",
+      bdi(step.at(j, r), "dfl-mono"),
+      h("span", { class: "dfl-dim", text: ` position ${j + 1}, rank ${r + 1}` }),
+    ),
     h("table", { class: "dfl-sums" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows)),
   );
 }
@@ -1536,7 +1847,10 @@ function buildText(view) {
     return node;
   });
   body.append(...text.nodes, plain);
-  const observer = new IntersectionObserver((entries) => entries.forEach((entry) => entry.isIntersecting && fillChunk(text, text.nodes.indexOf(entry.target))), { root: body, rootMargin: "400px" });
+  const observer = new IntersectionObserver(
+    (entries) => entries.forEach((entry) => entry.isIntersecting && fillChunk(text, text.nodes.indexOf(entry.target))),
+    { root: body, rootMargin: "400px" },
+  );
   text.nodes.forEach((node) => observer.observe(node));
   view.undo.push(() => observer.disconnect());
   body.addEventListener("click", (event) => {
@@ -1544,7 +1858,14 @@ function buildText(view) {
     if (at) goToken(view, Number(at.dataset.k));
   });
   view.parts.push({ move: () => markStep(text) });
-  const toggle = h("button", { type: "button", class: "dfl-button", "aria-pressed": "false", title: "Plain text (l)", text: "plain", onclick: () => view.setPlain(!view.plain) });
+  const toggle = h("button", {
+    type: "button",
+    class: "dfl-button",
+    "aria-pressed": "false",
+    title: "Plain text (l)",
+    text: "plain",
+    onclick: () => view.setPlain(!view.plain),
+  });
   view.setPlain = (on) => {
     view.plain = on;
     toggle.setAttribute("aria-pressed", String(on));
@@ -1553,22 +1874,40 @@ function buildText(view) {
     if (!on) markStep(text);
   };
   return h(
-    "section", { class: "dfl-section", "aria-label": "Output" },
-    h("div", { class: "dfl-section-head" }, h("h3", { text: "Output" }), view.drafted ? textLegend() : h("span", { class: "dfl-textlegend" }), toggle,
-      copyButton(view, "copy text", () => summary.text), copyButton(view, "copy ids", () => summary.output.join(" "))),
-    buildPromptText(summary), body,
+    "section",
+    { class: "dfl-section", "aria-label": "Output" },
+    h(
+      "div",
+      { class: "dfl-section-head" },
+      h("h3", { text: "Output" }),
+      view.drafted ? textLegend() : h("span", { class: "dfl-textlegend" }),
+      toggle,
+      copyButton(view, "copy text", () => summary.text),
+      copyButton(view, "copy ids", () => summary.output.join(" ")),
+    ),
+    buildPromptText(summary),
+    body,
   );
 }
 
 function textLegend() {
   const mark = (cls, text) => h("span", { class: `dfl-tok ${cls}`, text });
-  return h("span", { class: "dfl-textlegend" }, mark("dfl-o-accepted", "accepted"), mark("dfl-o-correction", "correction"), mark("dfl-o-bonus", "bonus"));
+  return h(
+    "span",
+    { class: "dfl-textlegend" },
+    mark("dfl-o-accepted", "accepted"),
+    mark("dfl-o-correction", "correction"),
+    mark("dfl-o-bonus", "bonus"),
+  );
 }
 
 function copyButton(view, label, content) {
   const button = h("button", { type: "button", class: "dfl-button", text: label });
   button.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(content()).then(() => true, () => false);
+    const done = await navigator.clipboard?.writeText(content()).then(
+      () => true,
+      () => false,
+    );
     say(view, done ? "Copied." : "The browser did not allow copying.");
     button.textContent = done ? "copied" : "not allowed";
     later(view, label, 1500, () => (button.textContent = label));
@@ -1578,8 +1917,16 @@ function copyButton(view, label, content) {
 
 function buildPromptText(summary) {
   if (!summary.prompt) return null;
-  const more = summary.promptChars > summary.prompt.length ? `, first ${summary.prompt.length} of ${summary.promptChars} characters` : "";
-  return h("details", { class: "dfl-prompttext" }, h("summary", { text: `Prompt, ${summary.promptTokens} tokens${more}` }), h("pre", { class: "dfl-plain", dir: "auto", text: summary.prompt }));
+  const more =
+    summary.promptChars > summary.prompt.length
+      ? `, first ${summary.prompt.length} of ${summary.promptChars} characters`
+      : "";
+  return h(
+    "details",
+    { class: "dfl-prompttext" },
+    h("summary", { text: `Prompt, ${summary.promptTokens} tokens${more}` }),
+    h("pre", { class: "dfl-plain", dir: "auto", text: summary.prompt }),
+  );
 }
 
 function goToken(view, k) {
@@ -1594,7 +1941,7 @@ function fillChunk(text, index) {
   if (node.firstChild) return;
   const [from, to] = text.chunks[index];
   const { summary, origins } = text.view;
-  for (let k = from; k < to; ) {
+  for (let k = from; k < to;) {
     const run = bytesFrom(summary, k, to);
     if (k > from && origins[k].step !== origins[k - 1].step) node.append(h("span", { class: "dfl-sep" }));
     node.append(run.length > 1 || run.hex ? byteSpan(text, k, run) : tokenSpan(text, k), h("wbr"));
@@ -1622,7 +1969,12 @@ function tokenSpan(text, k) {
   const token = summary.tokens[summary.output[k]] ?? NO_TOKEN;
   const { step, origin } = origins[k];
   const title = step < 0 ? "from prefill" : `step ${step + 1}, ${origin}`;
-  const span = h("bdi", { class: `dfl-tok dfl-o-${origin}${token.s ? " dfl-pill" : ""}`, "data-k": k, title, text: visible(token) });
+  const span = h("bdi", {
+    class: `dfl-tok dfl-o-${origin}${token.s ? " dfl-pill" : ""}`,
+    "data-k": k,
+    title,
+    text: visible(token),
+  });
   text.spans.set(k, span);
   return span;
 }
@@ -1648,9 +2000,17 @@ function markStep(text) {
 
 function buildSheet(view) {
   const offered = KEYS.filter(([key]) => key !== "y" || view.host.onPermalink);
-  const rows = offered.map(([key, what]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", { text: key })), h("td", { text: what })));
+  const rows = offered.map(([key, what]) =>
+    h("tr", {}, h("th", { scope: "row" }, h("kbd", { text: key })), h("td", { text: what })),
+  );
   const close = h("button", { type: "button", class: "dfl-button", text: "Close", onclick: () => toggleSheet(view) });
-  const sheet = h("div", { class: "dfl-sheet", role: "dialog", "aria-label": "Keys", tabindex: "-1" }, h("h3", { text: "Keys" }), h("table", {}, h("tbody", {}, ...rows)), close);
+  const sheet = h(
+    "div",
+    { class: "dfl-sheet", role: "dialog", "aria-label": "Keys", tabindex: "-1" },
+    h("h3", { text: "Keys" }),
+    h("table", {}, h("tbody", {}, ...rows)),
+    close,
+  );
   sheet.hidden = true;
   view.sheet = sheet;
   return sheet;
@@ -1716,7 +2076,8 @@ const ACTIONS = {
 
 function onKey(view, event) {
   const { target, key } = event;
-  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, [contenteditable]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, [contenteditable]"))
+    return;
   if ((key === "Enter" || key === " ") && target.closest("button, summary, a")) return;
   const action = ACTIONS[key];
   if (!action) return;
