@@ -104,6 +104,7 @@ export function score(value, digits = 2, signed = false) {
 }
 
 const milliseconds = (value) => (value === null ? "·" : value < 9.95 ? value.toFixed(1) : value.toFixed(0));
+const probability = (p) => (p < 0.001 ? p.toExponential(1).replace("-", MINUS) : p.toPrecision(2));
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const total = (times) => times.reduce((sum, value) => sum + (value ?? 0), 0);
 const range = (n) => Array.from({ length: n }, (_, i) => i);
@@ -250,7 +251,7 @@ function draftFact(step, j, r) {
   const p = step.p(j, r);
   if (p === null) return `logit ${score(step.unary(j, r))}`;
   const sum = range(r + 1).reduce((total, i) => total + step.p(j, i), 0);
-  return `logit ${score(step.unary(j, r))} · p ${p.toPrecision(2)} · cumulative ${sum.toFixed(2)}`;
+  return `logit ${score(step.unary(j, r))} · p ${probability(p)} · cumulative ${sum.toFixed(2)}`;
 }
 
 function edgeFact(step, j, r) {
@@ -272,7 +273,7 @@ function scoreFact(step, j, r) {
 function targetFact(step, j, r) {
   const parts = [];
   const p = step.targetP(j, r);
-  if (p !== null) parts.push(`p ${p.toPrecision(2)}`);
+  if (p !== null) parts.push(`p ${probability(p)}`);
   if (step.target)
     parts.push(step.target[j] === step.ids[j][r] ? "arg-max here" : `arg-max ${quoted(step.token(step.target[j]))}`);
   const margin = step.margin(j);
@@ -1320,7 +1321,10 @@ function paintTargets(grid, step) {
         step.token(step.bonus),
         step.hasUnary ? (step.bonusRank ? `rank ${step.bonusRank}` : "not in list") : "",
       );
-    else box.replaceChildren(state === "unchecked" ? "" : "= path");
+    else
+      box.replaceChildren(
+        ...(state === "unchecked" ? [] : [h("span", {}, "=", h("span", { class: "dfl-word", text: " path" }))]),
+      );
   });
   const alone = step.full || !step.depth;
   grid.bonus.firstChild.className = `dfl-v ${step.full ? "dfl-v-bonus" : alone ? "dfl-v-own" : "dfl-v-unchecked"}`;
