@@ -196,13 +196,16 @@ def import_zlab() -> ModuleType:
 
 
 def zlab_arm(zlab: ModuleType, pair: Pair, checkpoint: str | Path, block_size: int, max_new_tokens: int) -> Arm:
-    """z-lab's dflash on the same target model object, its own code for the drafter in `checkpoint`, a folder or hub id.
+    """z-lab's dflash as its users run it: transformers' model of the same target files, its own code for the drafter.
 
-    `zlab` is what `import_zlab` gives.
+    `zlab` is what `import_zlab` gives; `checkpoint` is a folder or hub id.
     """
     import torch
 
+    from dflash_lab.core.target.hf import load_model
+
     target = pair.target
+    model = load_model(pair.target_folder, dtype=target.dtype, device=target.device)
     if target.device.type != "cuda":
         zlab._cuda_time = time.perf_counter  # its clock waits for a CUDA device, which there is none of
     kind = zlab.DFlashDraftModel if pair.drafter.config.selector is None else zlab.DFlash2DraftModel
@@ -215,7 +218,7 @@ def zlab_arm(zlab: ModuleType, pair: Pair, checkpoint: str | Path, block_size: i
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # it calls transformers as of an older version
             done = zlab.dflash_generate(
-                draft, target.model, ids, max_new_tokens, stop_ids, block_size=block_size, return_stats=True
+                draft, model, ids, max_new_tokens, stop_ids, block_size=block_size, return_stats=True
             )
         output = tuple(done.output_ids[0, done.num_input_tokens :].tolist())
         return ArmRun(output, done.time_per_output_token * len(output), len(done.acceptance_lengths))
@@ -242,10 +245,8 @@ def measure_memory(pair: Pair, before_bytes: int) -> Memory:
     """Memory of what `pair` has done so far; `before_bytes` is `process_peak_bytes()` from before it was loaded."""
     import torch
 
-    parts = (pair.target.model, pair.drafter.model)
-    weights = {tensor.data_ptr(): tensor.nbytes for part in parts for tensor in part.parameters()}
     if pair.target.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated()
     else:
         peak = process_peak_bytes() - before_bytes
-    return Memory(sum(weights.values()), peak)
+    return Memory(pair.target.weights_bytes + pair.drafter.weights_bytes, peak)

@@ -1,15 +1,15 @@
 """Errors a user can cause, each one line: what was expected, what came, what to do.
 
-    DFlashLabError                 everything below; the command line prints it and exits with 2
-    ├── ConfigError                a checkpoint's config.json: missing, unknown, out of range
-    ├── CheckpointError            tensors: missing, doubled, of another shape
-    ├── TargetError                the target model: unsupported family, no such layer, cannot roll back
-    ├── RequestError               the request: empty prompt, too long, impossible block size
-    ├── NumericsError              not-a-number or infinity, named with layer and position
-    ├── HookError                  an unknown hook point, or one that a fused kernel does not make
-    ├── BackendError               kernels, device or optional package asked for and not there
-    ├── TraceError                 a trace file: truncated, of a newer schema, not a trace
-    └── DataError                  a prompt set or corpus: not found, too small, of another target
+DFlashLabError                 everything below; the command line prints it and exits with 2
+├── ConfigError                a checkpoint's config.json: missing, unknown, out of range
+├── CheckpointError            tensors: missing, doubled, of another shape
+├── TargetError                the target model: unsupported family, no such layer, cannot roll back
+├── RequestError               the request: empty prompt, too long, impossible block size
+├── NumericsError              not-a-number or infinity, named with layer and position
+├── HookError                  an unknown hook point, or one that a fused kernel does not make
+├── BackendError               kernels, device or optional package asked for and not there
+├── TraceError                 a trace file: truncated, of a newer schema, not a trace
+└── DataError                  a prompt set or corpus: not found, too small, of another target
 """
 
 

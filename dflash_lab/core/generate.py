@@ -15,6 +15,7 @@ from dflash_lab.core.decode.loop import Decoding, Step
 from dflash_lab.core.errors import BackendError, TargetError
 from dflash_lab.core.hooks import Hooks
 from dflash_lab.core.kernels import choose_backend
+from dflash_lab.core.kernels.linear import pack_linears
 from dflash_lab.core.model.checkpoint import load_checkpoint
 from dflash_lab.core.model.drafter import Drafter, bind
 from dflash_lab.core.provenance import provenance
@@ -27,6 +28,7 @@ from dflash_lab.core.types import GenerateRequest, RunSummary, StopReason
 
 BUNDLED = "bundled"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FORWARDS = ("auto", "lean", "transformers")
 WEIGHTS = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """What is fetched from a hub: data, never code or pickles."""
 
@@ -41,6 +43,8 @@ class Pair:
     """Drafts for it; None decodes autoregressively."""
     text: Text
     """The target's tokenizer."""
+    target_folder: Path
+    """Where the target's files are."""
     backends: Mapping[str, Any]
     """What runs: kernels, dtype, device, cache, threads."""
     warnings: tuple[str, ...]
@@ -54,22 +58,24 @@ def load_pair(
     device: str = "auto",
     dtype: str = "auto",
     kernels: str = "auto",
+    forward: str = "auto",
     notify: Callable[[str], None] = lambda text: None,
 ) -> Pair:
     """Load by name: `bundled`, a local folder or a hub id; `notify` is told what takes long.
+
+    `forward` is whose forward pass the target runs on: `lean` (ours), `transformers`, or `auto` for the first where
+    the architecture has one.
 
     Raises the one-line errors of core.errors for everything that does not fit together.
     """
     where = _device(device)
     precision = _dtype(dtype, where)
     backend = choose_backend(kernels)
-    from transformers import AutoTokenizer
-
-    from dflash_lab.core.target.hf import HfTarget, load_model
-
     folder = bundled.ensure_target(notify) if target == BUNDLED else resolve(target, notify)
     notify(f"loading target {target}")
-    loaded = HfTarget(load_model(folder, dtype=precision, device=where), target)
+    loaded, passed = _load_target(folder, target, precision, where, forward)
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
@@ -82,13 +88,26 @@ def load_pair(
         warnings += said
     backends = {
         "kernels": backend,
+        "forward": passed,
         "dtype": str(precision).removeprefix("torch."),
         "device": str(where),
         "cache": "reserved, grown by doubling",
-        "graph": False,
         "threads": torch.get_num_threads(),
     }
-    return Pair(loaded, made, Text(tokenizer, target), backends, tuple(warnings))
+    return Pair(loaded, made, Text(tokenizer, target), folder, backends, tuple(warnings))
+
+
+def _load_target(folder: Path, name: str, dtype: torch.dtype, device: torch.device, forward: str) -> tuple[Target, str]:
+    """The target, and whose forward pass it runs on."""
+    from dflash_lab.core.target import lean
+    from dflash_lab.core.target.config import load_config
+    from dflash_lab.core.target.hf import HfTarget, load_model
+
+    if forward not in FORWARDS:
+        raise BackendError(f"forward must be one of {', '.join(FORWARDS)}, got {forward!r}")
+    if forward == "lean" or (forward == "auto" and lean.supports(load_config(folder, name))):
+        return lean.LeanTarget(folder, name, dtype=dtype, device=device), "lean"
+    return HfTarget(load_model(folder, dtype=dtype, device=device), name), "transformers"
 
 
 def load_drafter(
@@ -97,7 +116,9 @@ def load_drafter(
     """A drafter by name, bound to `target`, with its warnings."""
     folder = bundled.drafter_folder() if name == BUNDLED else resolve(name, notify)
     checkpoint = load_checkpoint(folder, dtype=target.dtype, device=target.device)
-    return bind(checkpoint, target, name), checkpoint.warnings
+    drafter = bind(checkpoint, target, name)
+    pack_linears(checkpoint.model)
+    return drafter, checkpoint.warnings
 
 
 def resolve(name: str, notify: Callable[[str], None] = lambda text: None) -> Path:

@@ -76,6 +76,8 @@ class GenerateRequest:
     """Seed of the only random generator; unused when greedy."""
     kernels: str = "auto"
     """`reference`, `triton` or `auto`."""
+    forward: str = "auto"
+    """Whose forward pass the target runs on: `lean` (ours), `transformers`, or `auto`: lean where there is one."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     dtype: str = "auto"

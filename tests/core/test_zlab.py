@@ -10,6 +10,7 @@ from dflash_lab.core.decode.loop import Decoding
 from dflash_lab.core.errors import DFlashLabError
 from dflash_lab.core.generate import BUNDLED, load_drafter, load_pair
 from dflash_lab.core.target import bundled
+from dflash_lab.core.target.hf import load_model
 from dflash_lab.core.types import SamplingParams
 
 pytestmark = pytest.mark.network
@@ -68,11 +69,12 @@ def test_recorded_runs(pair):
 
 @pytest.fixture(scope="session")
 def zlab(pair):
-    """z-lab's draft model of the bundled drafter, and the grids it makes while it runs."""
+    """z-lab's draft model of the bundled drafter, transformers' target, and the grids made while they run."""
     pytest.importorskip("dflash", reason="pip install --no-deps dflash==0.1.0 brings z-lab's decoder")
     from dflash.model import DFlash2DraftModel
 
     model = DFlash2DraftModel.from_pretrained(bundled.drafter_folder(), dtype=torch.float32).eval()
+    target = load_model(pair.target_folder, dtype=torch.float32, device=torch.device("cpu"))
     grids, select = [], model.candidate_selector.select
 
     def spy(hidden, logits, anchor_ids, temperature):
@@ -82,7 +84,7 @@ def zlab(pair):
         return chosen
 
     model.candidate_selector.select = spy
-    return model, grids
+    return model, target, grids
 
 
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
@@ -91,10 +93,10 @@ def zlab(pair):
 def test_the_shipped_drafter_decodes_the_same_there(pair, zlab, prompt, block_size):
     from dflash.model import dflash_generate
 
-    model, grids = zlab
+    model, target, grids = zlab
     grids.clear()
     ids, _ = pair.text.encode(PROMPTS[prompt])
-    theirs = dflash_generate(model, pair.target.model, torch.tensor([ids]), 48, list(pair.target.info.stop_ids),
+    theirs = dflash_generate(model, target, torch.tensor([ids]), 48, list(pair.target.info.stop_ids),
                              block_size=block_size)  # fmt: skip
     decoding, steps = our_steps(pair.target, pair.drafter, ids, block_size, 48)
     assert [*decoding.prompt_ids, *decoding.output_ids] == theirs[0].tolist()
@@ -115,3 +117,4 @@ def test_the_pair_says_what_runs(pair):
     assert pair.backends["dtype"] == "float32"
     assert pair.backends["device"] == "cpu"
     assert pair.backends["kernels"] == "reference"
+    assert pair.backends["forward"] == "lean"

@@ -73,6 +73,7 @@ class Drafter:
             SelectorProposer(model.candidate_selector) if model.candidate_selector else IndependentProposer()
         )
         self.head = head
+        self.weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self._embed = embed
         self._cache = ContextCache(self.config)
         self._embeddings: Tensor | None = None

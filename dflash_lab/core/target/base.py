@@ -54,6 +54,7 @@ class Target(Protocol):
     info: TargetInfo
     device: torch.device
     dtype: torch.dtype
+    weights_bytes: int
 
     def capture(self, layer_ids: Sequence[int]) -> None:
         """Capture the output of these layers as features; an empty list captures nothing."""

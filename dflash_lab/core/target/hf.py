@@ -9,15 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache, DynamicLayer
 
 from dflash_lab.core.errors import TargetError
 from dflash_lab.core.target.base import TargetInfo, TargetOutput, check_layer_ids
+from dflash_lab.core.target.config import first_line, load_config, target_info
 from dflash_lab.core.target.families import family_of
-
-PENALTIES = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0}
-"""Logit changes of a generation config that a verify block cannot honour, with their neutral values."""
 
 
 class ReservedLayer(DynamicLayer):
@@ -55,19 +53,8 @@ class HfTarget:
         self._embedding = model.get_input_embeddings()
         self._head = model.get_output_embeddings()
         self.device, self.dtype = model.device, model.dtype
-        _refuse_sliding(config, name)
-        self.info = TargetInfo(
-            name=name,
-            architecture=type(model).__name__,
-            vocab_size=config.vocab_size,
-            embedding_rows=self._embedding.weight.shape[0],
-            hidden_size=config.hidden_size,
-            num_layers=len(self._layers),
-            stop_ids=_stop_ids(model),
-            max_context=getattr(config, "max_position_embeddings", None),
-            rollback="crop",
-            warnings=_penalty_warnings(model.generation_config, name),
-        )
+        self.info: TargetInfo = target_info(config, model.generation_config, name, self._embedding.weight.shape[0])
+        self.weights_bytes = sum({p.data_ptr(): p.nbytes for p in model.parameters()}.values())
         self._taps: list = []
         self._captured: dict[int, Tensor] = {}
         self._ids: tuple[int, ...] = ()
@@ -115,18 +102,13 @@ class HfTarget:
         return self._head(hidden)
 
 
-def load_model(source: str | Path, *, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False):
+def load_model(source: str | Path, *, dtype: torch.dtype, device: torch.device):
     """A causal language model from a folder or hub id; errors are one line."""
+    config = load_config(source, str(source))
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-        for architecture in config.architectures or []:
-            family_of(architecture)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, attn_implementation="sdpa", trust_remote_code=trust_remote_code
-        )
+        model = AutoModelForCausalLM.from_pretrained(source, config=config, dtype=dtype, attn_implementation="sdpa")
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise TargetError(f"target {str(source)!r} could not be loaded: {first}") from None
+        raise TargetError(f"target {str(source)!r} could not be loaded: {first_line(error)}") from None
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -134,31 +116,3 @@ def _cache_argument(backbone) -> str:
     """transformers renamed `past_key_values` to `cache` during version 5."""
     parameters = inspect.signature(inspect.unwrap(backbone.forward)).parameters
     return "cache" if "cache" in parameters else "past_key_values"
-
-
-def _refuse_sliding(config, name: str) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if kinds != {"full_attention"} or window is not None:
-        raise TargetError(
-            f"target {name!r} has {', '.join(sorted(kinds))} layers with window {window}; only full attention can be "
-            "rolled back here"
-        )
-
-
-def _stop_ids(model) -> tuple[int, ...]:
-    """Every end-of-text id of the generation config, or of the model config if that names none."""
-    for config in (model.generation_config, model.config):
-        ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
-    return ()
-
-
-def _penalty_warnings(generation_config, name: str) -> tuple[str, ...]:
-    found = []
-    for key, neutral in PENALTIES.items():
-        value = getattr(generation_config, key, None)
-        if value not in (None, neutral):
-            found.append(f"{name}'s generation config asks for {key}={value}; it is not applied here")
-    return tuple(found)

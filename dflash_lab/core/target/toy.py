@@ -30,6 +30,7 @@ class ToyTarget:
     ) -> None:
         self.table = table.float()
         self.device, self.dtype = table.device, torch.float32
+        self.weights_bytes = self.table.nbytes
         vocab_size = table.shape[0]
         generator = torch.Generator().manual_seed(0)
         self._embedding = torch.randn(vocab_size, hidden_size, generator=generator).to(table.device)

@@ -57,7 +57,7 @@ def bench(
     texts = [prompt.text for prompt in prompts.prompts]
     zlab = import_zlab() if against == "zlab" else None
     before_bytes = _libraries_bytes()
-    placed = {name: options[name] for name in ("device", "dtype", "kernels")}
+    placed = {name: options[name] for name in ("device", "dtype", "kernels", "forward")}
     pair = load_pair(options["target"], drafter, **placed, notify=out.note)
     for warning in (*pair.warnings, *(f"{name} repeats the text of an earlier prompt" for name in prompts.duplicates)):
         out.warn(warning)
@@ -91,7 +91,7 @@ def _arms(pair: Pair, drafter: str, options: Mapping[str, Any]) -> dict[str, Arm
     from dflash_lab.core.bench import pair_arm
     from dflash_lab.core.types import GenerateRequest, SamplingParams
 
-    same = ("target", "block_size", "num_candidates", "kernels", "device", "dtype")
+    same = ("target", "block_size", "num_candidates", "kernels", "device", "dtype", "forward")
     request = GenerateRequest(
         prompt="",
         sampling=SamplingParams(max_new_tokens=options["max_new_tokens"]),
@@ -116,9 +116,10 @@ def _zlab_arm(zlab: ModuleType, pair: Pair, drafter: str, options: Mapping[str, 
 
 def _libraries_bytes() -> int:
     """Memory of this process with the libraries but without the models."""
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
+    import transformers.models.llama.modeling_llama  # noqa: F401
 
+    import dflash_lab.core.generate
+    import dflash_lab.core.target.lean  # noqa: F401
     from dflash_lab.core.bench import process_peak_bytes
 
     return process_peak_bytes()
@@ -157,7 +158,7 @@ def _setting(pair: Pair, prompts: PromptSet, num_finished: int, options: Mapping
         "num_candidates": options["num_candidates"] or pair.drafter.num_candidates,
         "target": pair.target.info.name,
         "drafter": pair.drafter.name,
-        **{name: pair.backends[name] for name in ("device", "dtype", "kernels")},
+        **{name: pair.backends[name] for name in ("device", "dtype", "kernels", "forward")},
         "provenance": provenance(),
     }
 

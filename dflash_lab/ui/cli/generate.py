@@ -60,6 +60,7 @@ def generate(
         device=request.device,
         dtype=request.dtype,
         kernels=request.kernels,
+        forward=request.forward,
         notify=out.note,
     )
     generation = start(pair, request)
@@ -104,7 +105,7 @@ def _record_level(record: str | None, trace: Path | None) -> str:
 def _request(prompt: str, record: str, options: dict[str, Any]) -> GenerateRequest:
     """The request behind this command line; `options` as click gives them."""
     sampling = SamplingParams(**{name: options[name] for name in ("temperature", "top_p", "top_k", "max_new_tokens")})
-    same = ("target", "block_size", "num_candidates", "seed", "kernels", "device", "dtype")
+    same = ("target", "block_size", "num_candidates", "seed", "kernels", "device", "dtype", "forward")
     return GenerateRequest(
         prompt=prompt,
         sampling=sampling,
@@ -176,7 +177,7 @@ def _summary(trace: Trace, metrics: TraceMetrics, path: Path | None) -> str:
     )
     drafter = f"drafter {header.drafter['name']}, block {header.block_size}" if header.drafter else "no drafter"
     lines.append(
-        f"target {header.target['name']} · {drafter} · {ran['kernels']} kernels, {ran['dtype']}, {ran['device']}"
+        f"target {header.target['name']} · {drafter} · {ran['forward']} forward, {ran['kernels']} kernels, {ran['dtype']}, {ran['device']}"
     )
     if path is not None:
         lines.append(f"trace in {path}; look at it: dflash-lab ui {path}")
@@ -203,6 +204,7 @@ def _document(trace: Trace, metrics: TraceMetrics, path: Path | None) -> dict[st
         "device": ran["device"],
         "dtype": ran["dtype"],
         "kernels": ran["kernels"],
+        "forward": ran["forward"],
         "target": header.target["name"],
         "drafter": header.drafter["name"] if header.drafter else None,
         "block_size": header.block_size,

@@ -40,6 +40,13 @@ pair_options = _stack(
         help="auto is float32 on a CPU, bfloat16 on a GPU.",
     ),
     click.option("--kernels", type=click.Choice(["auto", "reference", "triton"]), default="auto", show_default=True),
+    click.option(
+        "--forward",
+        type=click.Choice(["auto", "lean", "transformers"]),
+        default="auto",
+        show_default=True,
+        help="The target's forward pass; auto is lean where the architecture has it.",
+    ),
 )
 """Which models, which block, on what."""
 

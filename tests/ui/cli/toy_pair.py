@@ -1,6 +1,7 @@
 """A pair that decodes in milliseconds: a Markov chain as target, an untrained drafter, characters as tokens."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -84,5 +85,5 @@ def make_pair() -> Pair:
     likely[list(CYCLE)] = 9.0
     head = DraftHead(config, lambda hidden: target.head(hidden) + likely)
     drafter = Drafter(model, target.embed, head, "toy drafter")
-    backends = {"kernels": "reference", "dtype": "float32", "device": "cpu", "threads": 1}
-    return Pair(target, drafter, ToyText(), backends, ("the toy pair knows no words",))
+    backends = {"kernels": "reference", "forward": "lean", "dtype": "float32", "device": "cpu", "threads": 1}
+    return Pair(target, drafter, ToyText(), Path("toy"), backends, ("the toy pair knows no words",))
