@@ -20,7 +20,7 @@ ALLOWED = {
     "hooks": {"errors"},
     "provenance": set(),
     "kernels": {"errors"},
-    "target": {"types", "errors", "hooks"},
+    "target": {"types", "errors", "hooks", "kernels"},
     "model": {"types", "errors", "hooks", "kernels"},
     "decode": {"types", "errors", "hooks", "kernels", "model", "target"},
     "trace": {"types", "errors", "hooks", "provenance"},

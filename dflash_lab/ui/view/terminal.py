@@ -64,7 +64,7 @@ def _head(trace: Trace, i: int, record: StepRecord, analysis: StepAnalysis, ink:
     depth, times = len(record.draft_ids), record.timings
     anchor = clip(visible(trace.token(record.anchor_id).text), 16).rstrip()
     result = f"{record.num_accepted} of {depth} accepted · {_cause(analysis)}" if depth else "no drafter"
-    lines = [ink("head", f"step {i + 1} of {len(trace)} · {result}") + f" · commits {record.commit_length}"]
+    lines = [ink("head", f"step {i} (of {len(trace)}, from 0) · {result}") + f" · commits {record.commit_length}"]
     lines.append(f"anchor {anchor} at {record.start}")
     lengths = {"rank-1": analysis.argmax_length, "selected": analysis.selected_length, "best": analysis.best_length}
     if depth:

@@ -14,7 +14,7 @@ from dflash_lab.ui.cli import generate as cli
 
 PROMISED = set(
     "prompt_ids output_ids text stop_reason num_steps produced_per_step mean_acceptance_length zlab_acceptance_length "
-    "acceptance_rate survival decode_tok_s time_to_first_token_ms device dtype kernels target drafter trace warnings "
+    "acceptance_rate survival decode_tok_s time_to_first_token_ms device dtype kernels forward target drafter trace warnings "
     "seed block_size num_candidates provenance".split()
 )
 
@@ -62,7 +62,7 @@ def test_in_a_pipe_stdout_is_the_text_and_nothing_else(command):
     assert acceptance.startswith(f"acceptance length {length:.2f} over {steps} steps · accepted ")
     assert acceptance.endswith(f" proposed ({found['acceptance_rate']:.0%})")
     assert speed.startswith("80 tokens · ")
-    assert setting == "target toy · drafter toy drafter, block 4 · reference kernels, float32, cpu"
+    assert setting == "target toy · drafter toy drafter, block 4 · lean forward, reference kernels, float32, cpu"
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])

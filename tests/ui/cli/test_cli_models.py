@@ -93,4 +93,4 @@ def test_the_page_refuses_the_network_without_a_login_and_a_missing_trace(comman
     done = command("ui", "--host", "0.0.0.0")
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert command("ui", "missing.safetensors").err.startswith("error: no trace at missing.safetensors")
+    assert command("ui", "missing.safetensors").err.startswith("error: expected a trace file, found none at missing")

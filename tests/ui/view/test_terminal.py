@@ -59,7 +59,7 @@ def test_full_acceptance_shows_the_bonus():
 @pytest.mark.parametrize("options", [{"kind": "ar"}, {"kind": "dflash"}, {"leave_out": ("candidate_ids", "unary")}])
 def test_whatever_was_recorded(options):
     text = draw_step(make_trace(3, 6, 4, **options), 1)
-    assert "step 2 of 3" in text
+    assert "step 1 (of 3, from 0)" in text
     assert ("no drafter" in text) == (options == {"kind": "ar"})
 
 
