@@ -43,13 +43,14 @@ def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
                 help.build()
         for tab in (inspect_tab, generate_tab, help_tab):
             tab.select(None, js=f"() => dflashLab.tab('{tab.id}')", api_visibility="private")
+        chosen = [header.picker.input, header.upload.upload]
+        gr.on(chosen, lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **header_row.QUIET)
         _connect(app, store, runs, open_run, [header.picker, inspector, tabs])
     return app
 
 
 def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button, outputs: list[Any]) -> None:
     """The events that concern more than one tab; `outputs` are picker, inspector and tabs."""
-    picker, _, tabs = outputs
 
     def show(value: dict[str, Any], tab: str | None) -> list[Any]:
         chosen = gr.Dropdown(choices=header_row.choices(store), value=value["trace"])
@@ -66,10 +67,8 @@ def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button,
     def closed(request: gr.Request) -> None:
         runs.close(request.session_hash)
 
-    quiet: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
-    app.load(arrive, None, outputs, **quiet)
-    open_run.click(open_in_inspect, None, outputs, **quiet)
-    picker.input(lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **quiet)
+    app.load(arrive, None, outputs, **header_row.QUIET)
+    open_run.click(open_in_inspect, None, outputs, **header_row.QUIET)
     app.unload(closed)
 
 

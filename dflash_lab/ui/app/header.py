@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 
 from dflash_lab.ui.app.session import TraceStore
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+"""Options of an event that is answered at once: the page is not dimmed and nothing waits for a run."""
 
 # Constant text: what comes from a trace is set by page.js as textContent, never through a template.
 TOOLS = """

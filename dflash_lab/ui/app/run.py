@@ -18,6 +18,13 @@ from dflash_lab.ui.app.parts import TextParts
 
 log = logging.getLogger(__name__)
 
+ENDINGS = {
+    "stop": "the target ended its text",
+    "length": "the most tokens asked for are there",
+    "context": "the target's context is full",
+}
+"""What is said of a run that was not stopped, by its stop reason."""
+
 
 class Engine:
     """The process's one pair of models: loaded at the first run, used by one run at a time.
@@ -70,7 +77,7 @@ class Run:
         """`keep(trace)` stores the finished trace and gives its id."""
         self.request = request
         self.state = "queued"
-        self.message = "Waiting for the model: another run has it."
+        self.message = "Waiting for the model: another run has it." if engine.lock.locked() else "Starting…"
         self.trace_id: str | None = None
         self._engine = engine
         self._keep = keep
@@ -80,6 +87,7 @@ class Run:
         self._worker: threading.Thread | None = None
         self._parts: TextParts | None = None
         self._stats: dict[str, Any] = {}
+        self._warnings: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -115,6 +123,7 @@ class Run:
             "message": self.message,
             "trace": self.trace_id,
             "parts": [[part.origin, part.text] for part in parts],
+            "warnings": list(self._warnings),
             **self._stats,
         }
 
@@ -132,11 +141,15 @@ class Run:
         except Exception as error:
             log.exception("the run failed")
             self._say("failed", f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._generation = None
 
     def _decode(self) -> None:
         self._say("loading", "Loading the pair…")
         pair = self._engine.pair(lambda text: self._say("loading", text))
         generation = self._engine.generate(pair, self.request)
+        self._warnings = generation.warnings
         with self._lock:
             self._generation = generation
             if self._cancelled:
@@ -158,18 +171,24 @@ class Run:
 
     def _finish(self, trace: Trace) -> None:
         self.trace_id = self._keep(trace)
-        found = metrics.trace_metrics(trace)
-        self._stats |= {
+        header, found = trace.header, metrics.trace_metrics(trace)
+        last = {
             "acceptance_length": found.mean_acceptance_length,
             "tok_s": found.decode_tok_s,
             "tok_s_now": None,
-            "tokens": len(trace.header.output_ids),
-            "ttft_ms": trace.header.time_to_first_token_ms,
+            "tokens": len(header.output_ids),
+            "ttft_ms": header.time_to_first_token_ms,
         }
+        self._stats = {**self._stats, **last}
         if trace.header.status == "cancelled":
             self._say("cancelled", f"Stopped after {len(trace)} steps; what was decoded is kept.")
         else:
-            self._say("done", f"Finished: {trace.header.stop_reason}.")
+            self._say("done", f"Finished: {ENDINGS[trace.header.stop_reason]}.")
+
+
+def refused(error: DFlashLabError) -> dict[str, Any]:
+    """What the page draws when a request did not become a run."""
+    return {"state": "failed", "message": str(error), "trace": None, "parts": [], "warnings": []}
 
 
 class Pace:

@@ -55,12 +55,12 @@ class Entry:
         if self.source in ("file", "upload"):
             return self.trace.name
         prompt = " ".join(str(self.trace.header.request.get("prompt", self.trace.name)).split())
-        return f"{self.source} · {prompt[:60]}{'…' if len(prompt) > 60 else ''}"
+        return f"{self.source} · {prompt[:40]}{'…' if len(prompt) > 40 else ''}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """`wire.trace_summary`, made once."""
-        return wire.trace_summary(self.trace)
+        """`wire.trace_summary` under the label of the picker, made once."""
+        return wire.trace_summary(self.trace) | {"name": self.label}
 
     @cached_property
     def opening_step(self) -> int:

@@ -32,6 +32,7 @@ class FakeGeneration:
 
     def __init__(self, played: Trace, request: GenerateRequest, step_s: float) -> None:
         self.request = request
+        self.warnings = ("this pair is a toy",)
         self.output_ids: list[int] = [played.header.output_ids[0]]
         self.done: list[int] = []
         self._played, self._step_s = played, step_s
@@ -69,7 +70,8 @@ class FakeEngine(Engine):
     def __init__(self, played: Trace | None = None, step_s: float = 0.0, error: Exception | None = None) -> None:
         self.made: list[FakeGeneration] = []
         self.pairs: list[FakePair] = []
-        self._played, self._step_s, self._error = played or make_trace(12, 8, 4), step_s, error
+        self._played = make_trace(12, 8, 4) if played is None else played
+        self._step_s, self._error = step_s, error
         super().__init__(self._load_fake, self._generate_fake)
 
     def _load_fake(self, notify: Callable[[str], None]) -> FakePair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from dflash_lab.ui.app import build
 from dflash_lab.ui.app.place import Place, parse_place
 from dflash_lab.ui.app.session import TraceStore
 from dflash_lab.ui.app.tabs import generate, inspect
+from dflash_lab.ui.cli.generate import generate as generate_command
 
 TRACE = make_trace(9)
 FORM = ("a prompt", True, 8, 16, 0.0, 1.0, 0, 64, 3)
@@ -70,14 +72,24 @@ def test_look_ups_give_what_the_inspector_asks_for():
     assert step({"trace": store.example.id, "step": 4})["i"] == 4
 
 
-def test_the_form_makes_the_request_and_the_command_says_the_same():
-    request = generate.make_request(*FORM)
-    assert (request.block_size, request.num_candidates, request.seed, request.record) == (8, 16, 3, "scores")
-    assert request.sampling.max_new_tokens == 64
-    words = shlex.split(generate.command_line(request))
+def shell_words(command: str) -> list[str]:
+    script = f"set -- {command}\nprintf '%s\\0' \"$@\""
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+
+
+def test_the_command_of_the_form_means_its_request_to_the_command_line():
+    request = generate.make_request("- what's $HOME,\n \\ and `x`?", True, 8, 16, 0.5, 0.9, 20, 64, 3)
+    words = shell_words(generate.command_line(request))
     assert words[:2] == ["dflash-lab", "generate"]
-    assert words[-2:] == ["--", "a prompt"]
-    assert words[words.index("--block-size") + 1] == "8"
+    given = generate_command.make_context("generate", words[2:]).params
+    assert given["prompt"] == request.prompt
+    for name in ("block_size", "num_candidates", "seed"):
+        assert given[name] == getattr(request, name)
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
+        assert given[name] == getattr(request.sampling, name)
+    # A trace on the command line keeps the scores, as the page does.
+    assert given["trace"] is not None
+    assert request.record == "scores"
 
 
 def test_without_a_drafter_block_and_candidates_do_not_count():

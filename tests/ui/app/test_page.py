@@ -89,6 +89,15 @@ def test_an_unknown_trace_is_said(page, serve, store):
     wait_query(page, trace=store.example.id, step=store.example.opening_step)
 
 
+@pytest.mark.parametrize("trace", [make_trace(0), make_trace(4, kind="ar"), make_trace(4, kind="dflash")])
+def test_every_kind_of_trace_is_shown(page, serve, store, trace):
+    entry = store.add(trace, "run")
+    open_page(page, serve(store), trace=entry.id, step=3, pos=2)
+    wait_query(page, trace=entry.id)
+    said = entry.label if len(trace) else "This trace has no verification steps"
+    expect(page.locator("#dfa-inspector").get_by_text(said)).to_be_visible()
+
+
 def test_the_picker_changes_the_trace(page, serve, store):
     other = store.add(make_trace(9, seed=4), "run")
     open_page(page, serve(store), tab="generate")
@@ -113,6 +122,20 @@ def test_an_upload_is_shown_and_a_bad_one_named(page, serve, store, tmp_path):
     expect(page.get_by_role("combobox", name="Trace")).to_have_value("good.safetensors")
 
 
+def test_a_dropped_file_is_an_upload(page, serve, store, tmp_path):
+    trace = make_trace(6, seed=11)
+    trace_store.save(trace, tmp_path / "t.safetensors")
+    open_page(page, serve(store), tab="generate")
+    drop = """bytes => {
+      const data = new DataTransfer();
+      data.items.add(new File([new Uint8Array(bytes)], "dropped.safetensors"));
+      document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+    }"""
+    page.evaluate(drop, list((tmp_path / "t.safetensors").read_bytes()))
+    wait_query(page, trace=trace_id(trace), tab="inspect")
+    expect(page.get_by_role("combobox", name="Trace")).to_have_value("dropped.safetensors")
+
+
 def test_what_is_shown_can_be_saved(page, serve, store, tmp_path):
     open_page(page, serve(store), step=6)
     wait_query(page, step=6)
@@ -133,7 +156,7 @@ def test_a_run_streams_and_opens_in_inspect(page, serve, store):
     open_page(page, serve(store, FakeEngine(played, step_s=0.02)), tab="generate")
     page.get_by_role("button", name="Start").click()
     status = page.get_by_role("status")
-    expect(status.filter(has_text="Finished: length.")).to_be_visible()
+    expect(status.filter(has_text="Finished: the most tokens asked for are there.")).to_be_visible()
     shown = page.locator(".dfa-output").evaluate("node => node.textContent")
     assert shown == played.header.text
     assert page.evaluate("window.__pwned") is None

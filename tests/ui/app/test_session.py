@@ -15,6 +15,7 @@ from dflash_lab.core.trace import store as trace_store
 from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Pace
 from dflash_lab.ui.app.session import KINDS, Runs, TraceStore, read_traces, trace_id
+from dflash_lab.ui.app.tabs import inspect
 
 REQUEST = GenerateRequest("How many clips?", record="scores")
 
@@ -113,7 +114,7 @@ def test_saved_files_hold_the_trace(tmp_path, source):
 def test_a_run_becomes_a_trace_with_its_text_by_origin():
     engine, store = FakeEngine(), TraceStore(make_trace(2))
     view = finish(Runs(store, engine).prepare("a", REQUEST))
-    assert view["state"] == "done"
+    assert (view["state"], view["warnings"]) == ("done", ["this pair is a toy"])
     trace = store.get(view["trace"]).trace
     assert "".join(text for _, text in view["parts"]) == engine.made[0]._played.header.text
     assert {origin for origin, _ in view["parts"]} <= {"target", "accepted", "corrected", "bonus"}
@@ -128,6 +129,15 @@ def test_without_a_drafter_the_pair_has_none_and_the_text_is_the_targets():
     view = finish(Runs(store, engine).prepare("a", GenerateRequest("x", drafter=None, record="scores")))
     assert engine.pairs[0].drafter is None
     assert {origin for origin, _ in view["parts"]} == {"target"}
+
+
+def test_a_text_that_ends_with_its_first_token_has_no_steps():
+    engine = FakeEngine(make_trace(0))
+    store = TraceStore(make_trace(2))
+    view = finish(Runs(store, engine).prepare("a", REQUEST))
+    assert (view["state"], view["tokens"], len(view["parts"])) == ("done", 1, 1)
+    summary, _ = inspect.look_ups(store)
+    assert summary({"trace": view["trace"]})["n"] == 0
 
 
 def test_stop_ends_within_a_step_keeps_the_trace_and_the_next_run_starts_clean():
@@ -152,7 +162,7 @@ def test_stop_ends_within_a_step_keeps_the_trace_and_the_next_run_starts_clean()
 def test_stop_while_queued_ends_at_once_and_never_runs():
     engine = FakeEngine()
     run = Runs(TraceStore(make_trace(2)), engine).prepare("a", REQUEST)
-    assert run.view()["state"] == "queued"
+    assert (run.state, run.message) == ("queued", "Starting…")
     run.cancel()
     assert finish(run)["state"] == "cancelled"
     assert engine.made == []

@@ -28,17 +28,15 @@ window.dflashLab = (() => {
     remember(here);
   }
 
-  async function copyLink(button) {
-    const label = button?.textContent;
-    let done = "Copied";
+  async function copyLink() {
+    const button = document.querySelector("[data-do=link]");
     try {
       await navigator.clipboard.writeText(location.href);
+      button.textContent = "Copied";
     } catch {
-      done = "Copy it from the address bar";
+      button.textContent = "Copy it from the address bar";
     }
-    if (!button) return;
-    button.textContent = done;
-    setTimeout(() => { button.textContent = label; }, 1500);
+    setTimeout(() => { button.textContent = "Copy link"; }, 1500);
   }
 
   // ---- inspector
@@ -71,7 +69,7 @@ window.dflashLab = (() => {
         summary,
         getStep: (step) => ask(server.step_wire, { trace: view.trace, step }),
         onSelect: ({ step, pos }) => moveTo({ step, pos }),
-        onPermalink: () => copyLink(),
+        onPermalink: copyLink,
         initial: { step: view.step, pos: view.pos ?? undefined },
         testing,
       });
@@ -121,7 +119,7 @@ window.dflashLab = (() => {
       if (button?.dataset.save) {
         menu.open = false;
         save({ kind: button.dataset.save, trace: here.trace, step: here.step });
-      } else if (button?.dataset.do === "link") copyLink(button);
+      } else if (button?.dataset.do === "link") copyLink();
       else if (button?.dataset.do === "help") document.querySelector("#dfa-tabs [data-tab-id=help]")?.click();
       else if (button === themeButton) {
         const next = { auto: "light", light: "dark", dark: "auto" }[theme()];
@@ -137,6 +135,20 @@ window.dflashLab = (() => {
       menu.querySelector("summary").focus();
     });
   }
+
+  // A file dropped anywhere goes the way of the Open button; dropped text does not.
+  document.addEventListener("dragover", (event) => {
+    if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+  });
+  document.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    const one = new DataTransfer();
+    one.items.add(event.dataTransfer.files[0]);
+    const input = document.querySelector("#dfa-header input[type=file]");
+    input.files = one.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  });
 
   function download(file) {
     const link = element("a");
@@ -158,7 +170,7 @@ window.dflashLab = (() => {
   ];
 
   function output(root, props, watch) {
-    const [tiles, status, text] = root.querySelectorAll(".dfa-tiles, .dfa-status, .dfa-output");
+    const [tiles, status, warnings, text] = root.querySelectorAll(".dfa-tiles, .dfa-status, .dfa-warnings, .dfa-output");
     const values = new Map(TILES.map(([key, label, , meaning]) => {
       const tile = element("div", "dfa-tile");
       tile.title = meaning;
@@ -173,6 +185,7 @@ window.dflashLab = (() => {
       if (!run) return;
       root.dataset.state = run.state;
       if (status.textContent !== run.message) status.textContent = run.message;
+      warnings.textContent = run.warnings.map((warning) => `⚠ ${warning}`).join("\n");
       for (const [key, , digits] of TILES) values.get(key).textContent = run[key]?.toFixed(digits) ?? "–";
       const follow = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
       if (run.parts.length < text.childElementCount) text.replaceChildren();

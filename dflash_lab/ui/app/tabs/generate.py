@@ -11,7 +11,8 @@ import gradio as gr
 
 from dflash_lab.core.errors import RequestError
 from dflash_lab.core.types import GenerateRequest, SamplingParams
-from dflash_lab.ui.app.run import Run
+from dflash_lab.ui.app.header import QUIET
+from dflash_lab.ui.app.run import Run, refused
 from dflash_lab.ui.app.session import Runs
 
 TAB = "generate"
@@ -26,6 +27,7 @@ POLL_S = 0.2
 OUTPUT = """
 <div class="dfa-tiles"></div>
 <p class="dfa-status" role="status">Press Start: the first run loads the pair, which takes a moment.</p>
+<p class="dfa-warnings"></p>
 <div class="dfa-output" tabindex="0" role="region" aria-label="Output text"></div>
 <p class="dfa-key" aria-hidden="true">
   <span class="dfa-accepted">accepted proposals</span>
@@ -175,16 +177,8 @@ def build(runs: Runs) -> gr.Button:
             )
             opened = gr.Button("Open in Inspect", size="md", interactive=False, elem_id="dfa-open-run")
     _connect(runs, form, [output, start, stop, opened])
-    gr.on(
-        [field.change for field in form.fields],
-        same_command,
-        form.fields,
-        command,
-        show_progress="hidden",
-        queue=False,
-        trigger_mode="always_last",
-        api_visibility="private",
-    )
+    changed = [field.change for field in form.fields]
+    gr.on(changed, same_command, form.fields, command, trigger_mode="always_last", **QUIET)
     return opened
 
 
@@ -195,7 +189,7 @@ def _connect(runs: Runs, form: Form, outputs: list[Any]) -> None:
         try:
             run = runs.prepare(request.session_hash, make_request(*fields))
         except RequestError as error:
-            return [{"state": "failed", "message": str(error), "parts": []}, *_buttons(running=False, done=False)]
+            return [refused(error), *_buttons(running=False, done=False)]
         return show_run(run)
 
     def follow(request: gr.Request) -> Iterator[list[Any]]:
@@ -223,10 +217,9 @@ def _connect(runs: Runs, form: Form, outputs: list[Any]) -> None:
         # The rest comes with the end of the run; a view sent from here might arrive after that.
         return [gr.skip(), gr.skip(), gr.Button(interactive=False), gr.skip()]
 
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    started = start.click(prepare, form.fields, outputs, queue=False, **quiet)
-    started.success(follow, None, outputs, concurrency_id="model", concurrency_limit=1, **quiet)
-    stop.click(halt, None, outputs, queue=False, **quiet)
+    started = start.click(prepare, form.fields, outputs, **QUIET)
+    started.success(follow, None, outputs, concurrency_id="model", concurrency_limit=1, **{**QUIET, "queue": True})
+    stop.click(halt, None, outputs, **QUIET)
 
 
 def show_run(run: Run) -> list[Any]:

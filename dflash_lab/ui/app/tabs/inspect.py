@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from dflash_lab.core.errors import DFlashLabError
-from dflash_lab.ui.app.header import Header, choices
+from dflash_lab.ui.app.header import QUIET, Header, choices
 from dflash_lab.ui.app.place import Place
 from dflash_lab.ui.app.session import KINDS, Entry, TraceStore
 from dflash_lab.ui.view import wire
@@ -105,9 +105,8 @@ def build(store: TraceStore, header: Header) -> gr.HTML:
             raise gr.Error("Expected one of trace, step, page to save.")
         return gr.DownloadButton(value=str(store.write(entry, detail["kind"], find_step(entry, detail))))
 
-    quiet = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
-    header.picker.input(pick, header.picker, inspector, **quiet)
-    header.upload.upload(upload, [header.upload, inspector], [header.picker, inspector], **quiet)
-    saved = header.tools.save(save, None, header.download, **quiet)
-    saved.success(None, header.download, js="dflashLab.download", **quiet)
+    header.picker.input(pick, header.picker, inspector, **QUIET)
+    header.upload.upload(upload, [header.upload, inspector], [header.picker, inspector], **QUIET)
+    saved = header.tools.save(save, None, header.download, **QUIET)
+    saved.success(None, header.download, js="dflashLab.download", **QUIET)
     return inspector
