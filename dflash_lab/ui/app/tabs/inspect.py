@@ -99,11 +99,14 @@ def build(store: TraceStore, header: Header) -> gr.HTML:
         return [gr.Dropdown(choices=choices(store), value=entry.id), view(entry)]
 
     def save(event: gr.EventData) -> gr.DownloadButton:
-        detail = event._data
-        entry = find(store, detail)
-        if detail.get("kind") not in KINDS:
-            raise gr.Error("Expected one of trace, step, page to save.")
-        return gr.DownloadButton(value=str(store.write(entry, detail["kind"], find_step(entry, detail))))
+        ask = event._data
+        try:
+            entry = find(store, ask)
+            if ask.get("kind") not in KINDS:
+                raise LookupError(f"Expected one of {', '.join(KINDS)} to save, got {str(ask.get('kind'))[:20]!r}.")
+            return gr.DownloadButton(value=str(store.write(entry, ask["kind"], find_step(entry, ask))))
+        except (LookupError, DFlashLabError) as error:
+            raise gr.Error(str(error), print_exception=False) from None
 
     header.picker.input(pick, header.picker, inspector, **QUIET)
     header.upload.upload(upload, [header.upload, inspector], [header.picker, inspector], **QUIET)
