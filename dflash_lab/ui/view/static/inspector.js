@@ -1856,6 +1856,7 @@ function buildText(view) {
     { root: body, rootMargin: "400px" },
   );
   text.nodes.forEach((node) => observer.observe(node));
+  if (text.nodes.length) fillChunk(text, 0); // at once, for a page that is printed or photographed unscrolled
   view.undo.push(() => observer.disconnect());
   body.addEventListener("click", (event) => {
     const at = event.target.closest?.("[data-k]");
