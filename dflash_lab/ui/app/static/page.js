@@ -12,7 +12,7 @@ window.dflashLab = (() => {
     return node;
   }
 
-  // ---- link: the address always names what is shown
+  // Link: the address always names what is shown.
 
   function remember(change) {
     const url = new URL(location.href);
@@ -39,7 +39,7 @@ window.dflashLab = (() => {
     setTimeout(() => { button.textContent = "Copy link"; }, 1500);
   }
 
-  // ---- inspector
+  // Inspector: mounted anew for another trace, moved for another place.
 
   async function ask(look_up, question) {
     const answer = await look_up(question);
@@ -94,7 +94,7 @@ window.dflashLab = (() => {
     show();
   }
 
-  // ---- header
+  // Header.
 
   function theme() {
     return localStorage.getItem(THEME_KEY) ?? "auto";
@@ -157,7 +157,7 @@ window.dflashLab = (() => {
     link.click();
   }
 
-  // ---- output of a run
+  // Output of a run.
 
   const TILES = [
     ["acceptance_length", "acceptance length", 2, "1 + accepted, mean over the steps, not cut"],
