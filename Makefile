@@ -43,6 +43,7 @@ $(VENV)/.ui: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "installing dflash-lab with what its tests need" >&2
 	@$(PIP) --editable '.[ui,notebook,dev]' -c constraints.txt
+	@$(PIP) --no-deps dflash -c constraints.txt
 	@touch $@ $(VENV)/.ui
 
 browser:
