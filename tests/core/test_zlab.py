@@ -54,7 +54,7 @@ def assert_same_grid(step, path, candidates, unary):
                 assert abs(unary[position, place] - unary[position, other]) < 1e-3
 
 
-@pytest.mark.skipif(not (RECORDED / "reference").is_dir(), reason=f"the recorded runs are not in {RECORDED.name}/data")
+@pytest.mark.skipif(not (RECORDED / "reference").is_dir(), reason="no recorded runs in ../shared/data")
 def test_recorded_runs(pair):
     reference = json.loads((RECORDED / "reference" / "dflash_0.1.0_greedy.json").read_text())
     drafter, _ = load_drafter(str(RECORDED / "drafter-bootstrap"), pair.target)

@@ -39,7 +39,7 @@ def test_the_step_is_all_there():
     trace = make_trace(30, 8, 8)
     i = next(i for i, record in enumerate(trace.steps) if 0 < record.num_accepted < 7)
     record, text = trace.steps[i], draw_step(trace, i, 132)
-    assert f"step {i + 1} of 30 · {record.num_accepted} of 7 accepted" in text
+    assert f"step {i} (of 30, from 0) · {record.num_accepted} of 7 accepted" in text
     assert f"commits {record.num_accepted + 1}" in text
     assert f"selected {1 + record.num_accepted}" in text
     grid = text.split("\n\n")[1]
