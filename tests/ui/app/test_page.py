@@ -58,7 +58,7 @@ def test_the_example_is_there_within_two_seconds(page, serve, store):
         page.locator(INSPECTOR).first.wait_for(state="attached")
         seconds.append(time.monotonic() - began)
     assert min(seconds) < 2
-    wait_query(page, trace=store.example.id, step=store.example.opening_step, tab="inspect", v=1)
+    wait_query(page, trace=store.example.id, step=store.example.opening_step, v=1)
 
 
 def test_twenty_steps_by_key_and_the_address_follows(page, serve, store):

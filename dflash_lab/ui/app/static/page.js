@@ -23,6 +23,11 @@ window.dflashLab = (() => {
     history.replaceState(history.state, "", url);
   }
 
+  // Tabs report their first selection before the server has read the link: until it has answered, the link stands.
+  function tab(id) {
+    if (here.trace) remember({ tab: id });
+  }
+
   function moveTo(place) {
     Object.assign(here, place);
     remember(here);
@@ -199,5 +204,5 @@ window.dflashLab = (() => {
     show();
   }
 
-  return { inspect, tools, output, download, tab: (tab) => remember({ tab }) };
+  return { inspect, tools, output, download, tab };
 })();
