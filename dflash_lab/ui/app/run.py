@@ -14,7 +14,7 @@ from dflash_lab.core.errors import DFlashLabError
 from dflash_lab.core.trace import metrics
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.types import GenerateRequest, StepRecord
-from dflash_lab.ui.app.parts import TextParts
+from dflash_lab.ui.view.parts import TextParts
 
 log = logging.getLogger(__name__)
 
@@ -157,13 +157,17 @@ class Run:
         self._say("running", "Reading the prompt…")
         parts = self._parts = TextParts(pair.text.decode)
         pace = Pace()
-        for step in generation:
-            if step.record.index == 0:
-                parts.add(generation.output_ids[:1], "target")
-            parts.add_step(step.record)
-            pace.add(step.record)
-            self._stats = pace.view()
-            self._say("running", "Decoding…")
+        try:
+            for step in generation:
+                if step.record.index == 0:
+                    parts.add(generation.output_ids[:1], "target")
+                parts.add_step(step.record)
+                pace.add(step.record)
+                self._stats = pace.view()
+                self._say("running", "Decoding…")
+        except DFlashLabError:
+            self.trace_id = self._keep(generation.trace())  # the steps before the fault explain it
+            raise
         if not pace.records:
             parts.add(generation.output_ids, "target")
         parts.flush()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dflash_lab.core.generate import Generation
     from dflash_lab.core.trace.metrics import TraceMetrics
     from dflash_lab.core.trace.schema import Trace
-    from dflash_lab.ui.app.parts import Part
+    from dflash_lab.ui.view.parts import Part
 
 STYLES = {"accepted": {"fg": "cyan"}, "corrected": {"fg": "yellow"}, "bonus": {"fg": "magenta", "underline": True}}
 """How a token looks on a terminal by its origin: a proposal kept, the target's own in its place, one on top."""
@@ -118,7 +118,7 @@ def _request(prompt: str, record: str, options: dict[str, Any]) -> GenerateReque
 
 def _stream(out: Output, generation: Generation, decode: Callable[[Sequence[int]], str]) -> None:
     """Write the text as it is decoded; Ctrl-C, or a reader that went away, cancels between two steps."""
-    from dflash_lab.ui.app.parts import TextParts
+    from dflash_lab.ui.view.parts import TextParts
 
     if out.color:
         out.note(" · ".join(click.style(name, **style) for name, style in STYLES.items()) + " · first token plain")
@@ -176,9 +176,8 @@ def _summary(trace: Trace, metrics: TraceMetrics, path: Path | None) -> str:
         f" · ended by {header.stop_reason}"
     )
     drafter = f"drafter {header.drafter['name']}, block {header.block_size}" if header.drafter else "no drafter"
-    lines.append(
-        f"target {header.target['name']} · {drafter} · {ran['forward']} forward, {ran['kernels']} kernels, {ran['dtype']}, {ran['device']}"
-    )
+    how = f"{ran['forward']} forward, {ran['kernels']} kernels, {ran['dtype']}, {ran['device']}"
+    lines.append(f"target {header.target['name']} · {drafter} · {how}")
     if path is not None:
         lines.append(f"trace in {path}; look at it: dflash-lab ui {path}")
     return "\n".join(lines)

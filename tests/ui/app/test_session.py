@@ -7,10 +7,10 @@ import threading
 import time
 
 import pytest
-from app_fakes import FakeEngine
+from app_fakes import FakeEngine, FakeGeneration
 from toytraces import make_trace
 
-from dflash_lab.core.errors import RequestError, TraceError
+from dflash_lab.core.errors import NumericsError, RequestError, TraceError
 from dflash_lab.core.trace import store as trace_store
 from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Pace
@@ -212,6 +212,22 @@ def test_errors_end_a_run_with_their_line(caplog):
     view = finish(Runs(TraceStore(make_trace(2)), engine).prepare("a", REQUEST))
     assert view["message"] == "ZeroDivisionError: division by zero"
     assert [record.message for record in caplog.records] == ["the run failed"]
+
+
+def test_a_run_that_fails_on_the_way_keeps_its_steps(monkeypatch):
+    store, engine = TraceStore(make_trace(2)), FakeEngine()
+    whole = FakeGeneration.__iter__
+
+    def breaks(generation):
+        for step in whole(generation):
+            if step.record.index == 3:
+                raise NumericsError("draft layer 1 of the drafter is not finite at block slot 0 (position 9)")
+            yield step
+
+    monkeypatch.setattr(FakeGeneration, "__iter__", breaks)
+    view = finish(Runs(store, engine).prepare("a", REQUEST))
+    assert (view["state"], view["message"][:13]) == ("failed", "draft layer 1")
+    assert len(store.get(view["trace"]).trace) == 4
 
 
 def test_no_rate_before_half_a_second(monkeypatch):

@@ -1,6 +1,7 @@
 """`models` and `ui`: what is on disk, values with their origin, and the page's missing package."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -80,13 +81,11 @@ def test_fetch_gets_the_bundled_target_first(command, drafter, monkeypatch):
     assert done.err.splitlines()[0] == "fetching"
 
 
-def test_the_page_without_gradio_says_what_to_install(command, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("dflash_lab.ui.app")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    done = command("ui")
-    assert done.code == 2
-    assert done.err == "error: the page needs gradio, which is not installed; pip install 'dflash-lab[ui]'\n"
+def test_the_page_without_gradio_says_what_to_install():
+    script = "import sys; sys.modules['gradio'] = None; from dflash_lab.ui.cli.main import main; main(['ui'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the page needs gradio, which is not installed; pip install 'dflash-lab[ui]'\n"
 
 
 def test_the_page_refuses_the_network_without_a_login_and_a_missing_trace(command):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_lab.core.types import StepRecord
-from dflash_lab.ui.app.parts import Part, TextParts
+from dflash_lab.ui.view.parts import Part, TextParts
 
 
 def decode_bytes(ids) -> str:
