@@ -1,0 +1,244 @@
+/* Header, buttons, headline and legend. */
+
+import { milliseconds, total } from "./numbers.js";
+import { CAUSE_WORDS } from "./step.js";
+import { findStep } from "./trace.js";
+import { h } from "./dom.js";
+import { go, jump, say, tell, togglePlay } from "./moves.js";
+
+export const FILLS = [
+  ["p", "p", "Fill and number: draft probability (of the full vocabulary)"],
+  ["logit", "logit", "Fill and number: unary score, the drafter's logit"],
+  ["score", "score", "Fill and number: unary + edge from the path's predecessor"],
+];
+
+export const EDGES = [
+  ["path", "path", "Lines: the path only"],
+  ["focus", "focus", "Lines: the path, and the five strongest edges into the cell pointed at or moved to"],
+  ["all", "all", "Lines: the strongest edge into every cell"],
+];
+
+export function buildHeader(view) {
+  const { summary } = view;
+  const chips = summary.chips.map(([label, value]) =>
+    h("span", { class: "dfl-chip" }, h("span", { class: "dfl-dim", text: `${label} ` }), value),
+  );
+  if (summary.status !== "complete") chips.unshift(h("span", { class: "dfl-chip dfl-warn", text: summary.status }));
+  return h(
+    "header",
+    { class: "dfl-header" },
+    h("div", { class: "dfl-title" }, h("strong", { text: summary.name }), ...chips),
+    buildTotals(view),
+    summary.warnings.length ? buildWarnings(summary.warnings) : null,
+  );
+}
+
+function buildWarnings(warnings) {
+  const noun = warnings.length === 1 ? "warning" : "warnings";
+  return h(
+    "details",
+    { class: "dfl-warnings" },
+    h("summary", { text: `${warnings.length} ${noun} while it ran` }),
+    ...warnings.map((text) => h("p", { text })),
+  );
+}
+
+function buildTotals({ summary, drafted }) {
+  const { totals } = summary;
+  const fact = (value, label, title) =>
+    value === null || value === undefined
+      ? null
+      : h("span", { class: "dfl-fact", title }, h("b", { text: value }), ` ${label}`);
+  return h(
+    "div",
+    { class: "dfl-totals" },
+    drafted
+      ? fact(
+          totals.acceptanceLength?.toFixed(2),
+          "acceptance length",
+          "1 + accepted proposals per step, mean over steps (vLLM's definition)",
+        )
+      : null,
+    drafted
+      ? fact(
+          totals.acceptanceRate === null ? null : `${(100 * totals.acceptanceRate).toFixed(0)} %`,
+          "of proposals accepted",
+          "accepted / proposed, without bonus tokens",
+        )
+      : null,
+    fact(summary.n, summary.n === 1 ? "step" : "steps", "Verification steps"),
+    fact(totals.tokens, "tokens", "Output tokens, the one from prefill included"),
+    fact(totals.tokS?.toFixed(1), "tok/s", "Tokens after the first per second of decoding"),
+    drafted ? buildCauseBar(totals.causes) : null,
+  );
+}
+
+function buildCauseBar(causes) {
+  const entries = Object.entries(causes ?? {}).filter(([, count]) => count);
+  const words = entries.map(([cause, count]) => `${CAUSE_WORDS[cause]} ${count}`).join(", ");
+  const parts = entries.map(([cause, count]) =>
+    h("span", { class: `dfl-cause dfl-cause-${cause}` }, `${CAUSE_WORDS[cause]} `, h("b", { text: count })),
+  );
+  return h("span", { class: "dfl-causes", role: "group", "aria-label": `How the steps ended: ${words}` }, ...parts);
+}
+
+export function buildBar(view) {
+  const button = (text, label, action, extra = {}) =>
+    h("button", {
+      type: "button",
+      class: "dfl-button",
+      title: label,
+      "aria-label": label,
+      text,
+      onclick: action,
+      ...extra,
+    });
+  const counter = h("span", { class: "dfl-counter" });
+  const headline = h("p", { class: "dfl-headline" });
+  const live = h("p", { class: "dfl-hidden", "aria-live": "polite", role: "status" });
+  view.say = live;
+  view.playButton = button("▶", "Play (Space)", () => togglePlay(view), { "aria-pressed": "false" });
+  view.prompt = buildPrompt(view);
+  view.parts.push({
+    move: () => (counter.textContent = `${view.step + 1} / ${view.n}`),
+    step: () => paintHeadline(view, headline),
+  });
+  return h(
+    "div",
+    { class: "dfl-bar", role: "group", "aria-label": "Steps and view" },
+    h(
+      "div",
+      { class: "dfl-nav" },
+      button("«", "First step (Home)", () => go(view, 0)),
+      button("‹", "Previous step (←)", () => go(view, view.step - 1)),
+      counter,
+      button("›", "Next step (→)", () => go(view, view.step + 1)),
+      button("»", "Last step (End)", () => go(view, view.n - 1)),
+      button("✗", "Next rejection (n)", () => jump(view, 1)),
+      view.playButton,
+    ),
+    headline,
+    live,
+    view.prompt,
+    h(
+      "div",
+      { class: "dfl-tools" },
+      choice(view, "Fill", "fill", FILLS),
+      choice(view, "Edges", "lines", EDGES),
+      button("dense", "Dense grid (d)", () => setDense(view, !view.dense), {
+        class: "dfl-button dfl-dense-button",
+        "aria-pressed": "false",
+      }),
+      button("?", "Keys (?)", () => view.toggleSheet()),
+    ),
+  );
+}
+
+function paintHeadline(view, headline) {
+  const step = view.current;
+  const bold = step.depth ? `${step.acc} of ${step.depth} accepted` : "no drafter";
+  const miss = ["selector", "drafter", "sampled", "unknown"].includes(step.cause) && step.depth;
+  const cause = step.depth ? [CAUSE_WORDS[step.cause] + (miss ? ` at ${step.acc + 1}` : "")] : [];
+  const rest = [...cause, `${milliseconds(total(step.ms))} ms`].join(" · ");
+  headline.replaceChildren(h("b", { text: bold }), ` · ${rest}`);
+  say(view, `Step ${step.i + 1} of ${view.n} · ${bold} · ${rest}`);
+}
+
+/** A group of buttons of which one is pressed; `name` is the field of `view` it sets. */
+function choice(view, label, name, options) {
+  const buttons = options.map(([value, text, title]) =>
+    h("button", { type: "button", class: "dfl-button", title, text, onclick: () => setChoice(view, name, value) }),
+  );
+  const update = () =>
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(view[name] === options[i][0])));
+  view.parts.push({ choice: update, move: update });
+  return h(
+    "span",
+    { class: "dfl-choice", role: "group", "aria-label": label },
+    h("span", { class: "dfl-dim", text: label }),
+    ...buttons,
+  );
+}
+
+function setChoice(view, name, value) {
+  view[name] = value;
+  view.parts.forEach((part) => {
+    part.choice?.();
+    part.repaint?.();
+  });
+}
+
+export function cycle(view, name, options) {
+  const at = options.findIndex(([value]) => value === view[name]);
+  setChoice(view, name, options[(at + 1) % options.length][0]);
+  tell(view, options[(at + 1) % options.length][2]);
+}
+
+export function setDense(view, dense) {
+  view.dense = dense;
+  view.root.classList.toggle("dfl-dense", dense);
+  view.root.querySelector(".dfl-dense-button").setAttribute("aria-pressed", String(dense));
+  view.parts.forEach((part) => part.repaint?.());
+}
+
+/** The one text field: go to a step, or find a token. */
+function buildPrompt(view) {
+  const input = h("input", { type: "text", class: "dfl-input", autocomplete: "off", spellcheck: "false" });
+  const label = h("label", { class: "dfl-prompt" }, h("span"), input);
+  label.hidden = true;
+  let back = null;
+  const close = () => {
+    label.hidden = true;
+    (back ?? view.root).focus({ preventScroll: true });
+  };
+  label.open = (text, action) => {
+    back = view.root.contains(document.activeElement) ? document.activeElement : null;
+    label.firstChild.textContent = text;
+    label.action = action;
+    input.value = "";
+    label.hidden = false;
+    input.focus();
+  };
+  input.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter" && label.action(input.value)) close();
+    if (event.key === "Escape") close();
+  });
+  return label;
+}
+
+export function askStep(view) {
+  view.prompt.open(`Go to step (1–${view.n})`, (text) => {
+    const step = Number.parseInt(text, 10);
+    if (step >= 1 && step <= view.n) go(view, step - 1);
+    else tell(view, `There is no step ${text}; steps are 1 to ${view.n}.`);
+    return step >= 1 && step <= view.n;
+  });
+}
+
+export function askToken(view) {
+  view.prompt.open("Find in the output", (text) => {
+    const step = findStep(view.summary, view.origins, text, view.step);
+    if (step >= 0) go(view, step);
+    else tell(view, `“${text}” does not occur in the output.`);
+    return false;
+  });
+}
+
+export function buildLegend(view) {
+  const mark = (cls, glyph, text) =>
+    h("span", { class: "dfl-mark" }, h("i", { class: `dfl-key ${cls}`, text: glyph }), text);
+  if (!view.drafted)
+    return h("div", { class: "dfl-legend", text: "Autoregressive: one token of the target's own per step." });
+  return h(
+    "div",
+    { class: "dfl-legend", "aria-label": "Legend", role: "group" },
+    mark("dfl-p-accepted", "✓", "accepted"),
+    mark("dfl-p-mismatch", "✗", "first mismatch"),
+    mark("dfl-p-unchecked dfl-hatch", "–", "not checked"),
+    mark("dfl-key-target", "◆", "the target's correction"),
+    mark("dfl-ring", "", "that token in our list"),
+    mark("dfl-key-bonus", "★", "bonus after full acceptance"),
+    h("span", { class: "dfl-mark" }, h("i", { class: "dfl-ramp" }), "fill: low to high score"),
+  );
+}

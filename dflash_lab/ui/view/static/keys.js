@@ -1,0 +1,117 @@
+/* Keys and their sheet. */
+
+import { clamp } from "./numbers.js";
+import { h } from "./dom.js";
+import { focusCell, go, jump, place, tell, togglePlay } from "./moves.js";
+import { askStep, askToken, cycle, EDGES, FILLS, setDense } from "./bar.js";
+import { closeCard, pin } from "./detail.js";
+
+const KEYS = [
+  ["← →  or  , .", "previous, next step"],
+  ["PgUp PgDn", "ten steps back, on"],
+  ["Home End", "first, last step"],
+  ["n  N", "next, previous rejection"],
+  ["g", "go to step…"],
+  ["/", "find token…"],
+  ["Space", "play, pause"],
+  ["Shift ← →", "position in the block"],
+  ["↑ ↓", "candidate in the column"],
+  ["Enter", "pin the cell"],
+  ["p", "fill: probability, logit, score"],
+  ["e", "edges: path, focus, all"],
+  ["d", "dense grid"],
+  ["l", "text: origin, plain"],
+  ["f", "full screen"],
+  ["y", "copy permalink"],
+  ["?", "this sheet"],
+  ["Esc", "close, unpin, then leave"],
+];
+
+export function buildSheet(view) {
+  const offered = KEYS.filter(([key]) => key !== "y" || view.host.onPermalink);
+  const rows = offered.map(([key, what]) =>
+    h("tr", {}, h("th", { scope: "row" }, h("kbd", { text: key })), h("td", { text: what })),
+  );
+  const close = h("button", { type: "button", class: "dfl-button", text: "Close", onclick: () => toggleSheet(view) });
+  const sheet = h(
+    "div",
+    { class: "dfl-sheet", role: "dialog", "aria-label": "Keys", tabindex: "-1" },
+    h("h3", { text: "Keys" }),
+    h("table", {}, h("tbody", {}, ...rows)),
+    close,
+  );
+  sheet.hidden = true;
+  view.sheet = sheet;
+  view.toggleSheet = () => toggleSheet(view);
+  return sheet;
+}
+
+function toggleSheet(view) {
+  const { sheet, root } = view;
+  sheet.hidden = !sheet.hidden;
+  if (!sheet.hidden) {
+    sheet.style.top = `${Math.max(16, 80 - root.getBoundingClientRect().top)}px`;
+    view.back = root.contains(document.activeElement) ? document.activeElement : root;
+    sheet.focus({ preventScroll: true });
+  } else view.back?.focus({ preventScroll: true });
+}
+
+function leave(view) {
+  if (!view.sheet.hidden) return toggleSheet(view);
+  if (closeCard(view)) return undefined;
+  if (view.pins.size) {
+    view.pins.clear();
+    return view.paintPins();
+  }
+  return document.activeElement.blur();
+}
+
+function toggleFullScreen(view) {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else view.root.requestFullscreen?.().catch(() => tell(view, "The browser did not allow full screen."));
+}
+
+function moveColumn(view, by) {
+  if (!view.current?.depth) return;
+  const pos = clamp(view.pos + by, 0, view.current.depth - 1);
+  focusCell(view, pos, view.current.path[pos], { card: true });
+}
+
+const ACTIONS = {
+  ArrowLeft: (view, event) => (event.shiftKey ? moveColumn(view, -1) : go(view, view.step - 1)),
+  ArrowRight: (view, event) => (event.shiftKey ? moveColumn(view, 1) : go(view, view.step + 1)),
+  ",": (view) => go(view, view.step - 1),
+  ".": (view) => go(view, view.step + 1),
+  ArrowUp: (view) => focusCell(view, view.pos, view.rank - 1, { card: true }),
+  ArrowDown: (view) => focusCell(view, view.pos, view.rank + 1, { card: true }),
+  PageUp: (view) => go(view, view.step - 10),
+  PageDown: (view) => go(view, view.step + 10),
+  Home: (view) => go(view, 0),
+  End: (view) => go(view, view.n - 1),
+  n: (view) => jump(view, 1),
+  N: (view) => jump(view, -1),
+  g: askStep,
+  "/": askToken,
+  " ": togglePlay,
+  Enter: pin,
+  p: (view) => cycle(view, "fill", FILLS),
+  e: (view) => cycle(view, "lines", EDGES),
+  d: (view) => setDense(view, !view.dense),
+  l: (view) => view.setPlain(!view.plain),
+  f: toggleFullScreen,
+  y: (view) => view.host.onPermalink?.(place(view)),
+  "?": toggleSheet,
+  Escape: leave,
+};
+
+export function onKey(view, event) {
+  const { target, key } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, [contenteditable]"))
+    return;
+  if ((key === "Enter" || key === " ") && target.closest("button, summary, a")) return;
+  const action = ACTIONS[key];
+  if (!action) return;
+  event.preventDefault();
+  event.stopPropagation();
+  action(view, event);
+}

@@ -1,0 +1,78 @@
+/* Lines over the grid: the path, and the edges asked for. */
+
+import { css, diverging, range, total } from "./numbers.js";
+import { strongest } from "./step.js";
+import { svg } from "./dom.js";
+
+/** The path, and the edges asked for, over the cells. */
+export function drawOverlay(grid) {
+  const { view, overlay, wrap } = grid;
+  const step = view.current;
+  const origin = wrap.getBoundingClientRect();
+  if (!step?.depth || !origin.width) return overlay.replaceChildren();
+  overlay.setAttribute("width", origin.width);
+  overlay.setAttribute("height", origin.height);
+  const box = (j, r) => {
+    const cell = j < 0 ? grid.anchor : grid.cells[j]?.[r];
+    if (!cell) return null;
+    const rect = cell.firstChild.getBoundingClientRect();
+    return {
+      left: rect.left - origin.left,
+      right: rect.right - origin.left,
+      y: (rect.top + rect.bottom) / 2 - origin.top,
+    };
+  };
+  const lines = [];
+  if (view.lines === "all" && step.edges) lines.push(...allEdges(view, step, box));
+  if (view.lines !== "path" && step.edges) lines.push(...focusEdges(view, step, box));
+  for (let j = 0; j < step.depth; j++) {
+    const [a, b] = [box(j - 1, step.path[j - 1]), box(j, step.path[j])];
+    if (a && b)
+      lines.push(
+        svg("path", {
+          class: `dfl-path dfl-path-${step.states[j]}`,
+          d: `M${a.right} ${a.y}C${b.left} ${a.y} ${a.right} ${b.y} ${b.left} ${b.y}`,
+        }),
+      );
+  }
+  overlay.replaceChildren(...lines);
+}
+
+/** A line from inside the predecessor's cell, so that near neighbours stay apart. */
+function edgeLine(view, a, b, value, width, halo = true) {
+  const share = value / view.summary.edgeLimit;
+  const signed = Math.sign(share || 1) * Math.max(0.35, Math.min(1, Math.abs(share)));
+  const x = Math.max((a.left + a.right) / 2, a.right - 20);
+  const d = `M${x} ${a.y}C${(x + b.left) / 2 + 6} ${a.y} ${(x + b.left) / 2} ${b.y} ${b.left + 2} ${b.y}`;
+  const line = svg("path", {
+    class: "dfl-edge",
+    d,
+    "stroke-width": width,
+    stroke: css(diverging(view.palette, signed)),
+  });
+  return halo ? [svg("path", { class: "dfl-halo", d, "stroke-width": width + 2 }), line] : [line];
+}
+
+function focusEdges(view, step, box) {
+  const { j, r } = view.hover ?? (view.explored ? { j: view.pos, r: view.rank } : { j: -1 });
+  const top = strongest(step, j, r).filter(({ edge }) => Number.isFinite(edge));
+  const target = box(j, r);
+  if (!target || !top.length) return [];
+  const high = top[0].edge;
+  const weights = top.map(({ edge }) => Math.exp(edge - high));
+  const sum = total(weights);
+  return top.flatMap(({ e, edge }, i) => {
+    const source = box(j - 1, e);
+    return source ? edgeLine(view, source, target, edge, 1 + 4 * Math.sqrt(weights[i] / sum)) : [];
+  });
+}
+
+function allEdges(view, step, box) {
+  return range(step.depth).flatMap((j) =>
+    range(step.width).flatMap((r) => {
+      const [best] = strongest(step, j, r, 1);
+      const [a, b] = [box(j - 1, best.e), box(j, r)];
+      return a && b && Number.isFinite(best.edge) ? edgeLine(view, a, b, best.edge, 1, false) : [];
+    }),
+  );
+}

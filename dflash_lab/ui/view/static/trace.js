@@ -1,0 +1,118 @@
+/* The whole trace: bars, chunks of text, origins, and steps fetched on demand. */
+
+import { clamp } from "./numbers.js";
+import { NO_TOKEN, readStep } from "./step.js";
+
+const CACHE = 64;
+const AHEAD = 8;
+const CHUNK = 500;
+
+/** Groups `n` steps into bars at least 4 px wide: {size, count, width}. */
+export function makeBins(n, pixels) {
+  const size = Math.max(1, Math.ceil(n / Math.max(1, Math.floor(pixels / 4))));
+  const count = Math.ceil(n / size);
+  return { size, count, width: clamp(pixels / Math.max(1, count), 4, 16) };
+}
+
+/** For each step the index in the output of the first token it committed; token 0 came from prefill. */
+export const firstTokens = (summary) => summary.steps.start.map((start) => start - summary.promptTokens + 1);
+
+/** For each output token its step (-1: none, as from prefill), place in the step's commit, and origin. */
+export function tokenOrigins(summary) {
+  const { com, acc, k } = summary.steps;
+  const origins = summary.output.map(() => ({ step: -1, at: 0, origin: "prefill" }));
+  firstTokens(summary).forEach((first, step) => {
+    const own = k[step] === 0 ? "target" : acc[step] === k[step] ? "bonus" : "correction";
+    for (let at = 0; at < com[step]; at++) {
+      if (first + at in origins) origins[first + at] = { step, at, origin: at < acc[step] ? "accepted" : own };
+    }
+  });
+  return origins;
+}
+
+/** Splits the output into runs of about `size` tokens, after a line break where one is near: [[from, to]]. */
+export function makeChunks(summary, size = CHUNK) {
+  const chunks = [];
+  let from = 0;
+  summary.output.forEach((id, k) => {
+    const length = k + 1 - from;
+    const breaks = summary.tokens[id]?.t.includes("\n");
+    if ((length >= 0.8 * size && breaks) || length >= size) {
+      chunks.push([from, k + 1]);
+      from = k + 1;
+    }
+  });
+  if (from < summary.output.length) chunks.push([from, summary.output.length]);
+  return chunks;
+}
+
+/** Byte pieces that follow each other read as one: "⟨E2 80 99⟩ → ’". */
+export function byteRun(hex) {
+  const bytes = Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+  const spelled = `⟨${Array.from(bytes, (b) => b.toString(16).toUpperCase().padStart(2, "0")).join(" ")}⟩`;
+  try {
+    return `${spelled} → ${new TextDecoder("utf-8", { fatal: true }).decode(bytes)}`;
+  } catch {
+    return spelled;
+  }
+}
+
+/** The step of the next output token at which `needle` begins, after step `after`, wrapping round; -1 if nowhere. */
+export function findStep(summary, origins, needle, after) {
+  const starts = [];
+  let text = "";
+  for (const id of summary.output) {
+    starts.push(text.length);
+    text += (summary.tokens[id] ?? NO_TOKEN).t;
+  }
+  const lower = text.toLowerCase();
+  const wanted = needle.toLowerCase();
+  let first = -1;
+  for (let at = lower.indexOf(wanted); wanted && at >= 0; at = lower.indexOf(wanted, at + 1)) {
+    const step = Math.max(0, origins[starts.findLastIndex((start) => start <= at)].step);
+    if (step > after) return step;
+    if (first < 0) first = step;
+  }
+  return first;
+}
+
+/** Steps fetched on demand: one promise per step, a cache of 64, neighbours ahead of time. */
+export function stepStore(getStep, n) {
+  const ready = new Map();
+  const pending = new Map();
+  let wave = 0;
+  const store = {
+    peek: (i) => ready.get(i),
+    get(i) {
+      if (ready.has(i)) {
+        const step = ready.get(i);
+        ready.delete(i);
+        ready.set(i, step);
+        return Promise.resolve(step);
+      }
+      if (!pending.has(i)) pending.set(i, fetchStep(i));
+      return pending.get(i);
+    },
+    async prefetch(centre) {
+      const own = ++wave;
+      for (let d = 1; d <= AHEAD; d++) {
+        for (const i of [centre + d, centre - d]) {
+          if (own !== wave) return;
+          if (i >= 0 && i < n && !ready.has(i)) await store.get(i).catch(() => {});
+        }
+      }
+    },
+    stop: () => wave++,
+  };
+  async function fetchStep(i) {
+    try {
+      const step = readStep(await getStep(i));
+      ready.set(i, step);
+      if (ready.size > CACHE) ready.delete(ready.keys().next().value);
+      return step;
+    } finally {
+      pending.delete(i);
+    }
+  }
+  return store;
+}
