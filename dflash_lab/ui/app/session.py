@@ -24,16 +24,10 @@ from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Engine, Run
 from dflash_lab.ui.view import wire
 from dflash_lab.ui.view.export import export_html
+from dflash_lab.ui.view.opening import example_trace, opening_step
 
 KINDS = ("trace", "step", "page")
 """What can be saved of a trace: the .safetensors file, one step as JSON, an offline page that opens at a step."""
-
-EXAMPLE = Path(__file__).parents[2] / "assets" / "example.safetensors"
-
-
-def example_trace() -> Trace:
-    """The trace that ships with the package. Raises TraceError if the installation lacks it."""
-    return trace_store.load(EXAMPLE)
 
 
 @dataclass(frozen=True)
@@ -64,11 +58,8 @@ class Entry:
 
     @cached_property
     def opening_step(self) -> int:
-        """The step to show first: 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
-        mixed = [s for s in self.trace.steps if s.num_accepted < len(s.draft_ids)]
-        chosen = next((s for s in mixed if 4 <= s.num_accepted <= 7), None)
-        chosen = chosen or max(mixed, key=lambda s: s.num_accepted, default=None)
-        return self.trace.steps.index(chosen) if chosen else 0
+        """The step to show first."""
+        return opening_step(self.trace)
 
 
 def trace_id(trace: Trace) -> str:

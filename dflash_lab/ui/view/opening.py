@@ -1,0 +1,23 @@
+"""What is shown before anyone chose: the example trace, and the step that a trace opens on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dflash_lab.core.trace import store
+from dflash_lab.core.trace.schema import Trace
+
+EXAMPLE = Path(__file__).parents[2] / "assets" / "example.safetensors"
+
+
+def example_trace() -> Trace:
+    """The trace that ships with the package. Raises TraceError if the installation lacks it."""
+    return store.load(EXAMPLE)
+
+
+def opening_step(trace: Trace) -> int:
+    """The step to show first: 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
+    mixed = [step for step in trace.steps if step.num_accepted < len(step.draft_ids)]
+    chosen = next((step for step in mixed if 4 <= step.num_accepted <= 7), None)
+    chosen = chosen or max(mixed, key=lambda step: step.num_accepted, default=None)
+    return trace.steps.index(chosen) if chosen else 0
