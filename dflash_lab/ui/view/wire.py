@@ -16,6 +16,7 @@ import numpy as np
 
 from dflash_lab.core.trace.metrics import is_greedy, step_analysis, trace_metrics
 from dflash_lab.core.trace.schema import SCORE_TENSORS
+from dflash_lab.core.trace.whatif import successors
 from dflash_lab.ui.view.text import visible
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def step_wire(trace: Trace, i: int) -> dict[str, Any]:
     tensors = {name: trace.tensor(name, record.index) for name in SCORE_TENSORS}
     candidates, path, target_ids = tensors["candidate_ids"], tensors["path"], tensors["target_ids"]
     ids, unary, edges = _head(candidates), _head(tensors["unary"]), _head(tensors["edges"])
+    after = successors(trace, i)
     shown = [record.anchor_id, record.bonus_id, *record.draft_ids]
     for recorded in (ids, target_ids):
         shown += [] if recorded is None else recorded.ravel().tolist()
@@ -91,6 +93,8 @@ def step_wire(trace: Trace, i: int) -> dict[str, Any]:
         "logNorm": _numbers(tensors["log_norm"]),
         "edges": None if edges is None or unary is None else _buffer(edges - unary[:, None, :], "f16"),
         "path": None if path is None else path.tolist(),
+        "next": None if after is None or path is None else after.tolist(),
+        "continuation": list(analysis.wanted_ids),
         "q": _buffer(_head(tensors["q"]), "f32"),
         "acc": record.num_accepted,
         "bonus": record.bonus_id,

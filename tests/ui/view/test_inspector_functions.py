@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from dflash_lab.core.trace.whatif import what_if
 from dflash_lab.ui.view.assets import style_text
 from dflash_lab.ui.view.wire import step_wire, trace_summary
 from tests.ui.toytraces import make_trace
@@ -135,3 +136,20 @@ def test_finding_wraps_round(js):
     assert js(code.format(hits[0]), summary) == hits[1]
     assert js(code.format(79), summary) == hits[0]
     assert js("inspector.findStep(arg, inspector.tokenOrigins(arg), 'zzz', 0)", summary) == -1
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dflash"])
+def test_the_page_s_what_if_is_python_s(js, kind):
+    trace = make_trace(5, 8, 6, kind=kind, seed=4)
+    code = """(({ wires }) => wires.map((wire) => {
+      const step = inspector.readStep(wire);
+      return step.ids.map((column, j) => column.map((_, r) => inspector.whatIf(step, j, r)));
+    }))(arg)"""
+    got = js(code, {"wires": [step_wire(trace, i) for i in range(5)]})
+    for i, columns in enumerate(got):
+        for j, column in enumerate(columns):
+            for r, found in enumerate(column):
+                want = what_if(trace, i, j, r)
+                assert found == {
+                    "path": list(want.path), "accepted": want.num_accepted, "known": want.known, "exact": want.exact
+                }  # fmt: skip

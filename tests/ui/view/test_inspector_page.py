@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
+from dflash_lab.core.trace.metrics import step_analysis
 from dflash_lab.core.trace.schema import Trace
+from dflash_lab.core.trace.whatif import what_if
 from dflash_lab.ui.view.text import visible
 from tests.ui.toytraces import HOSTILE, make_trace
 
@@ -385,3 +387,53 @@ def test_a_sampled_rejection_is_not_called_an_error(inspect):
     assert "rejected by sampling" in host.page.locator(".dfl-headline").text_content()
     assert "the draw rejected it" in host.page.locator(".dfl-panel").text_content()
     assert "seed 7" in host.page.locator(".dfl-title").text_content()
+
+
+def test_what_if_another_candidate_had_been_taken(inspect):
+    """The token the target wanted, taken instead: at least as much is accepted, and the page says how much."""
+    trace = make_trace(30, 8, 8, seed=1)
+    missed = [i for i in range(30) if step_analysis(trace, i).cause == "selector"]
+    better = {i: what_if(trace, i, *wanted_at(trace, i)).num_accepted - trace.steps[i].num_accepted for i in missed}
+    i = next(i for i, more in better.items() if more > 1)
+    host = inspect(trace, initial={"step": i})
+    page, (j, r) = host.page, wanted_at(trace, i)
+    page.locator(f'td[data-at="{j},{r}"]').click()
+    page.get_by_role("grid").focus()
+    host.press("w")
+    found = what_if(trace, i, j, r)
+    text = f"{found.num_accepted} of 7 accepted, {better[i]} more than the {trace.steps[i].num_accepted} it was."
+    assert text in page.locator(".dfl-whatif").text_content()
+    assert page.locator(".dfl-strip-note").text_content() == text
+    marked = page.locator("td:has(.dfl-w)").evaluate_all("nodes => nodes.map((td) => td.dataset.at)")
+    assert sorted(marked) == [f"{k},{found.path[k]}" for k in range(j, 7)]
+    assert page.locator(".dfl-path-whatif").count() == 7 - j
+    assert page.locator(".dfl-w-accepted").count() == found.num_accepted
+    page.mouse.move(5, 5)
+    host.press("Escape", "Escape")
+    assert page.locator(".dfl-w").count() == 0
+    page.get_by_role("button", name=f"at {j + 1}").click()
+    assert page.locator(".dfl-w").count() == 7 - j
+    page.get_by_role("grid").focus()
+    host.press("ArrowRight", "ArrowLeft")
+    assert page.locator(".dfl-w").count() == 0
+
+
+def wanted_at(trace, i):
+    analysis = step_analysis(trace, i)
+    return analysis.num_accepted, analysis.target_rank - 1
+
+
+def test_what_if_says_where_the_target_is_not_known(inspect):
+    """At the last step, with the token the target wanted: right as far as the text goes, and nobody knows further."""
+    traces = (make_trace(n, 8, 8) for n in range(2, 30))
+    ends = [(t, step_analysis(t, len(t) - 1)) for t in traces]
+    trace = next(t for t, end in ends if end.cause == "selector" and end.num_accepted < 5)
+    last = len(trace) - 1
+    j, r = wanted_at(trace, last)
+    host = inspect(trace, initial={"step": last})
+    host.page.locator(f'td[data-at="{j},{r}"]').click()
+    host.press("w")
+    said = host.page.locator(".dfl-whatif").text_content()
+    assert f"At least {j + 1} of 7 accepted" in said
+    assert f"after position {j + 1} is not known" in said
+    assert host.page.locator(".dfl-w-unknown").count() == 6 - j

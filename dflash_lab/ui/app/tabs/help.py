@@ -43,6 +43,7 @@ They work while the focus is inside the inspector; Tab always leaves it.
 | `Space` | play, pause | `Enter` | pin the cell |
 | `e` | edges: path, focus, all | `l` | text layer |
 | `p` | probability, logit, selector score | `d` | density |
+| `w` | what if: take this candidate | `f` | full screen |
 | `y` | copy a link | `?` | this list |
 | `Esc` | unpin, close, leave | | |
 """

@@ -3,6 +3,7 @@
 import { range, score } from "./numbers.js";
 import { CAUSE_WORDS, causeSentence, cellFacts } from "./step.js";
 import { bdi, h } from "./dom.js";
+import { buildWhatIf } from "./whatif.js";
 
 export function buildCard(view) {
   const card = h("div", { class: "dfl-card", role: "tooltip", id: `${view.uid}-card` });
@@ -79,7 +80,7 @@ export function buildDetail(view) {
   });
   view.paintPins = () => paintPins(view, pins);
   view.paintPins();
-  return h("aside", { class: "dfl-panel", "aria-label": "Detail" }, cause, lengths, sums, pins);
+  return h("aside", { class: "dfl-panel", "aria-label": "Detail" }, cause, lengths, sums, buildWhatIf(view), pins);
 }
 
 function paintCause(step, box) {

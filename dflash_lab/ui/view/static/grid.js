@@ -4,6 +4,7 @@ import { css, inkOn, ramp, range } from "./numbers.js";
 import { cellLook, columnBounds, GLYPH, STATE_WORDS, visible } from "./step.js";
 import { bdi, h, nextFrame, reveal, setText, svg } from "./dom.js";
 import { focusCell } from "./moves.js";
+import { whatIf } from "./whatif.js";
 import { drawOverlay } from "./overlay.js";
 import { closeCard, openCard, pin } from "./detail.js";
 
@@ -144,6 +145,7 @@ function paintColumn(grid, step, j) {
   head.className = `dfl-h-${state}`;
   head.title = `position ${j + 1}, sequence ${step.start + j + 1}: ${STATE_WORDS[state]}`;
   const bounds = view.fill === "p" ? null : columnBounds(step, view.fill, j);
+  const other = view.picked && j >= view.picked.j ? whatIf(step, view.picked.j, view.picked.r).path[j] : -1;
   for (let r = 0; r < step.width; r++) {
     const cell = grid.cells[j][r];
     const box = cell.firstChild;
@@ -155,9 +157,9 @@ function paintColumn(grid, step, j) {
     const colour = look.level === null ? null : ramp(view.palette, look.level);
     box.style.backgroundColor = colour ? css(colour) : "";
     box.style.color = colour ? inkOn(colour) : "";
-    box.className = `dfl-c${onPath ? ` dfl-p-${state}` : ""}${ring ? " dfl-ring" : ""}${colour ? "" : " dfl-unset"}`;
+    box.className = `dfl-c${onPath ? ` dfl-p-${state}` : ""}${ring ? " dfl-ring" : ""}${r === other ? " dfl-w" : ""}${colour ? "" : " dfl-unset"}`;
     cell.className = state === "unchecked" || state === "cut" ? "dfl-hatch" : "";
-    const words = `${onPath ? `, path, ${STATE_WORDS[state]}` : ""}${ring ? ", wanted by the target" : ""}`;
+    const words = `${onPath ? `, path, ${STATE_WORDS[state]}` : ""}${ring ? ", wanted by the target" : ""}${r === other ? ", what-if path" : ""}`;
     if (words) cell.setAttribute("aria-label", `${visible(step.at(j, r))} ${look.text}${words}`);
     else cell.removeAttribute("aria-label");
   }

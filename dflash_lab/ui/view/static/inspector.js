@@ -57,6 +57,7 @@ export function mount(el, host) {
     current: null,
     loading: false,
     pins: new Map(),
+    picked: null,
     origins: tokenOrigins(summary),
     firstTokens: firstTokens(summary),
     store: stepStore(host.getStep, summary.n),

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { focusCell, go, jump, place, tell, togglePlay } from "./moves.js";
 import { askStep, askToken, cycle, EDGES, FILLS, setDense } from "./bar.js";
 import { closeCard, pin } from "./detail.js";
+import { dropWhatIf, toggleWhatIf } from "./whatif.js";
 
 const KEYS = [
   ["← →  or  , .", "previous, next step"],
@@ -17,6 +18,7 @@ const KEYS = [
   ["Shift ← →", "position in the block"],
   ["↑ ↓", "candidate in the column"],
   ["Enter", "pin the cell"],
+  ["w", "what if: take this candidate"],
   ["p", "fill: probability, logit, score"],
   ["e", "edges: path, focus, all"],
   ["d", "dense grid"],
@@ -24,7 +26,7 @@ const KEYS = [
   ["f", "full screen"],
   ["y", "copy permalink"],
   ["?", "this sheet"],
-  ["Esc", "close, unpin, then leave"],
+  ["Esc", "close, back to the path, unpin, then leave"],
 ];
 
 export function buildSheet(view) {
@@ -58,7 +60,7 @@ function toggleSheet(view) {
 
 function leave(view) {
   if (!view.sheet.hidden) return toggleSheet(view);
-  if (closeCard(view)) return undefined;
+  if (closeCard(view) || dropWhatIf(view)) return undefined;
   if (view.pins.size) {
     view.pins.clear();
     return view.paintPins();
@@ -94,6 +96,7 @@ const ACTIONS = {
   "/": askToken,
   " ": togglePlay,
   Enter: pin,
+  w: toggleWhatIf,
   p: (view) => cycle(view, "fill", FILLS),
   e: (view) => cycle(view, "lines", EDGES),
   d: (view) => setDense(view, !view.dense),

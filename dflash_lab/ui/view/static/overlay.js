@@ -3,6 +3,7 @@
 import { css, diverging, range, total } from "./numbers.js";
 import { strongest } from "./step.js";
 import { svg } from "./dom.js";
+import { whatIf } from "./whatif.js";
 
 /** The path, and the edges asked for, over the cells. */
 export function drawOverlay(grid) {
@@ -25,17 +26,22 @@ export function drawOverlay(grid) {
   const lines = [];
   if (view.lines === "all" && step.edges) lines.push(...allEdges(view, step, box));
   if (view.lines !== "path" && step.edges) lines.push(...focusEdges(view, step, box));
-  for (let j = 0; j < step.depth; j++) {
-    const [a, b] = [box(j - 1, step.path[j - 1]), box(j, step.path[j])];
-    if (a && b)
-      lines.push(
-        svg("path", {
-          class: `dfl-path dfl-path-${step.states[j]}`,
-          d: `M${a.right} ${a.y}C${b.left} ${a.y} ${a.right} ${b.y} ${b.left} ${b.y}`,
-        }),
-      );
+  lines.push(...pathLines(step.path, box, (j) => `dfl-path dfl-path-${step.states[j]}`));
+  if (view.picked) {
+    const { path } = whatIf(step, view.picked.j, view.picked.r);
+    lines.push(...pathLines(path, box, () => "dfl-path dfl-path-whatif", view.picked.j));
   }
   overlay.replaceChildren(...lines);
+}
+
+function pathLines(path, box, classOf, first = 0) {
+  return range(path.length - first).flatMap((i) => {
+    const j = first + i;
+    const [a, b] = [box(j - 1, path[j - 1]), box(j, path[j])];
+    if (!a || !b) return [];
+    const d = `M${a.right} ${a.y}C${b.left} ${a.y} ${a.right} ${b.y} ${b.left} ${b.y}`;
+    return [svg("path", { class: classOf(j), d })];
+  });
 }
 
 /** A line from inside the predecessor's cell, so that near neighbours stay apart. */
