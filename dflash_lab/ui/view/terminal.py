@@ -40,6 +40,9 @@ class Ink:
         return f"\x1b[{COLOURS[name]}m{text}\x1b[0m" if self.on else text
 
 
+NO_INK = Ink(on=False)
+
+
 def draw_step(trace: Trace, i: int, width: int = 100, color: bool = False) -> str:
     """Step number `i` of `trace` as text of at most `width` terminal cells a line; wide blocks go on below.
 
@@ -47,8 +50,8 @@ def draw_step(trace: Trace, i: int, width: int = 100, color: bool = False) -> st
     """
     if not 0 <= i < len(trace):
         raise IndexError(f"step must be in 0..{len(trace) - 1}, got {i}")
-    record, analysis, ink = trace.steps[i], step_analysis(trace, i), Ink(color)
-    lines = _head(trace, i, record, analysis, ink)
+    record, ink = trace.steps[i], Ink(color)
+    lines = headlines(trace, i, ink)
     depth, fit = len(record.draft_ids), max(1, (width - LABEL) // CELL)
     for first in range(0, depth, fit):
         lines += ["", *_band(trace, record, range(first, min(depth, first + fit)), ink)]
@@ -60,7 +63,9 @@ def draw_step(trace: Trace, i: int, width: int = 100, color: bool = False) -> st
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _head(trace: Trace, i: int, record: StepRecord, analysis: StepAnalysis, ink: Ink) -> list[str]:
+def headlines(trace: Trace, i: int, ink: Ink = NO_INK) -> list[str]:
+    """Step number `i` in four lines or fewer: its result, its anchor, the three lengths, its timings."""
+    record, analysis = trace.steps[i], step_analysis(trace, i)
     depth, times = len(record.draft_ids), record.timings
     anchor = clip(visible(trace.token(record.anchor_id).text), 16).rstrip()
     result = f"{record.num_accepted} of {depth} accepted · {_cause(analysis)}" if depth else "no drafter"
@@ -84,13 +89,15 @@ def _cause(analysis: StepAnalysis) -> str:
 
 def _band(trace: Trace, record: StepRecord, positions: range, ink: Ink) -> list[str]:
     """The columns of `positions`, one under another what does not fit beside."""
-    heads = [ink(_state(record, j), clip(f" {j + 1} {GLYPHS[_state(record, j)]}", CELL)) for j in positions]
+    heads = [
+        ink(position_state(record, j), clip(f" {j + 1} {GLYPHS[position_state(record, j)]}", CELL)) for j in positions
+    ]
     lines = [" " * LABEL + "".join(heads)]
     candidates, path = trace.tensor("candidate_ids", record.index), trace.tensor("path", record.index)
     if candidates is None:
         cells = [_cell(trace, record, j, record.draft_ids[j], None, True, ink) for j in positions]
         return [*lines, clip("path", LABEL) + "".join(cells), *_target_rows(trace, record, positions, None, ink)]
-    p = _probabilities(trace, record)
+    p = probabilities(trace, record)
     for r in range(min(candidates.shape[1], MAX_ROWS)):
         cells = []
         for j in positions:
@@ -104,8 +111,8 @@ def _band(trace: Trace, record: StepRecord, positions: range, ink: Ink) -> list[
 
 
 def _cell(trace: Trace, record: StepRecord, j: int, token_id: int, p: float | None, on_path: bool, ink: Ink) -> str:
-    state = _state(record, j)
-    number = "" if p is None else _percent(p)
+    state = position_state(record, j)
+    number = "" if p is None else percent(p)
     inner = clip(visible(trace.token(token_id).text), CELL - 4 - len(number)) + " " * bool(number) + number
     inner = clip(inner, CELL - 3)
     if on_path:
@@ -133,18 +140,21 @@ def _target_rows(
     return [row, " " * (LABEL + 1 + CELL * (mismatch - positions.start)) + note]
 
 
-def _state(record: StepRecord, j: int) -> str:
+def position_state(record: StepRecord, j: int) -> str:
+    """What became of the proposal at position `j` (from 0): a key of GLYPHS."""
     if j < record.num_accepted:
         return "accepted"
     return "mismatch" if j == record.num_accepted else "unchecked"
 
 
-def _probabilities(trace: Trace, record: StepRecord) -> np.ndarray | None:
+def probabilities(trace: Trace, record: StepRecord) -> np.ndarray | None:
+    """Draft probabilities `[K, C]` of the candidates, of the full vocabulary; None if not recorded."""
     unary, log_norm = trace.tensor("unary", record.index), trace.tensor("log_norm", record.index)
     return None if unary is None or log_norm is None else np.exp(unary - log_norm[:, None])
 
 
-def _percent(p: float) -> str:
+def percent(p: float) -> str:
+    """A probability in per cent, at most three characters."""
     value = 100 * float(p)
     if value < 0.1:
         return "<.1"
