@@ -16,7 +16,7 @@ from dflash_lab.ui.app import header as header_row
 from dflash_lab.ui.app.place import Place, parse_place
 from dflash_lab.ui.app.run import Engine
 from dflash_lab.ui.app.session import Runs, TraceStore, read_traces
-from dflash_lab.ui.app.tabs import generate, help, inspect
+from dflash_lab.ui.app.tabs import compare, generate, help, inspect
 from dflash_lab.ui.view.assets import STATIC_DIR
 
 PAGE_DIR = Path(__file__).parent / "static"
@@ -24,7 +24,7 @@ MAX_UPLOAD = "1gb"
 SESSIONS = 50
 """Browser sessions whose state Gradio keeps; its own default is 10,000."""
 
-TABS = (inspect.TAB, generate.TAB, help.TAB)
+TABS = (inspect.TAB, generate.TAB, compare.TAB, help.TAB)
 
 
 def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
@@ -39,36 +39,48 @@ def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
                 inspector = inspect.build(store, header)
             with gr.Tab("Generate", id=generate.TAB) as generate_tab:
                 open_run = generate.build(runs)
+            with gr.Tab("Compare", id=compare.TAB) as compare_tab:
+                comparison = compare.build(store)
             with gr.Tab("Help", id=help.TAB) as help_tab:
                 help.build()
-        for tab in (inspect_tab, generate_tab, help_tab):
+        for tab in (inspect_tab, generate_tab, compare_tab, help_tab):
             tab.select(None, js=f"() => dflashLab.tab('{tab.id}')", api_visibility="private")
         chosen = [header.picker.input, header.upload.upload]
-        gr.on(chosen, lambda: gr.Tabs(selected=inspect.TAB), None, tabs, **header_row.QUIET)
-        _connect(app, store, runs, open_run, [header.picker, inspector, tabs])
+        gr.on(chosen, None, js="() => dflashLab.showTrace()", api_visibility="private")
+        _connect(app, store, runs, open_run, [header.picker, inspector, tabs, *comparison])
     return app
 
 
 def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button, outputs: list[Any]) -> None:
-    """The events that concern more than one tab; `outputs` are picker, inspector and tabs."""
+    """The events that concern more than one tab; `outputs`: picker, inspector, tabs, second picker, comparison."""
+    _, inspector, _, *comparison = outputs
 
-    def show(value: dict[str, Any], tab: str | None) -> list[Any]:
+    def show(value: dict[str, Any], tab: str | None, other: str | None = None) -> list[Any]:
         chosen = gr.Dropdown(choices=header_row.choices(store), value=value["trace"])
-        return [chosen, value, gr.Tabs(selected=tab) if tab in TABS else gr.skip()]
+        selected = gr.Tabs(selected=tab) if tab in TABS else gr.skip()
+        return [chosen, value, selected, *compare.refresh(store, value, other)]
 
     def arrive(request: gr.Request) -> list[Any]:
         place = parse_place(request.query_params)
-        return show(inspect.arrive(store, place), place.tab)
+        side_by_side = store.pair is not None and place.trace is None
+        tab = place.tab or (compare.TAB if side_by_side else None)
+        return show(inspect.arrive(store, place), tab, place.other)
 
     def open_in_inspect(request: gr.Request) -> list[Any]:
         run = runs.get(request.session_hash)
         return show(inspect.arrive(store, Place(run.trace_id if run else None)), inspect.TAB)
+
+    def changed(value: dict[str, Any], now: dict[str, Any] | None) -> list[Any]:
+        if now and value["trace"] == now["trace"]:
+            return [gr.skip(), gr.skip()]
+        return compare.refresh(store, value, now and now["with"])
 
     def closed(request: gr.Request) -> None:
         runs.close(request.session_hash)
 
     app.load(arrive, None, outputs, **header_row.QUIET)
     open_run.click(open_in_inspect, None, outputs, **header_row.QUIET)
+    inspector.change(changed, [inspector, comparison[1]], comparison, **header_row.QUIET)
     app.unload(closed)
 
 
@@ -136,9 +148,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _head() -> str:
-    module = "gradio_api/file=" + quote((STATIC_DIR / "inspector.js").as_posix())
+    modules = "gradio_api/file=" + quote(STATIC_DIR.as_posix())
     script = (PAGE_DIR / "page.js").read_text(encoding="utf-8")
-    return f"<script>window.dflashModule = {json.dumps(module)};\n{script}</script>"
+    return f"<script>window.dflashModules = {json.dumps(modules)};\n{script}</script>"
 
 
 def theme() -> gr.themes.Base:

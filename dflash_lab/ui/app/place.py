@@ -1,4 +1,4 @@
-"""Where a link points: `?trace=<id>&step=12&pos=5&tab=inspect&v=1`."""
+"""Where a link points: `?trace=<id>&step=12&pos=5&tab=inspect&v=1`, and `&with=<id>` where two are compared."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Place:
     """Position in the block, from 1; 0 is the anchor."""
     tab: str | None = None
     """Id of the tab."""
+    other: str | None = None
+    """Id of the trace to compare with."""
     problem: str | None = None
     """What of the link was not understood, for the reader."""
 
@@ -36,4 +38,4 @@ def parse_place(query: Mapping[str, str]) -> Place:
     problem = None
     if version != VERSION:
         problem = f"This link has version {version[:20]!r} and this page reads {VERSION!r}: it may show another place."
-    return Place(query.get("trace"), number("step"), number("pos"), query.get("tab"), problem)
+    return Place(query.get("trace"), number("step"), number("pos"), query.get("tab"), query.get("with"), problem)

@@ -24,7 +24,7 @@ from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Engine, Run
 from dflash_lab.ui.view import wire
 from dflash_lab.ui.view.export import export_html
-from dflash_lab.ui.view.opening import example_trace, opening_step
+from dflash_lab.ui.view.opening import example_trace, opening_step, second_example
 
 KINDS = ("trace", "step", "page")
 """What can be saved of a trace: the .safetensors file, one step as JSON, an offline page that opens at a step."""
@@ -48,8 +48,10 @@ class Entry:
         """One line for the picker."""
         if self.source in ("file", "upload"):
             return self.trace.name
-        prompt = " ".join(str(self.trace.header.request.get("prompt", self.trace.name)).split())
-        return f"{self.source} · {prompt[:40]}{'…' if len(prompt) > 40 else ''}"
+        header = self.trace.header
+        prompt = " ".join(str(header.request.get("prompt", self.trace.name)).split())
+        how = f"block {header.block_size}" if header.drafter else "no drafter"
+        return f"{self.source} · {how} · {prompt[:40]}{'…' if len(prompt) > 40 else ''}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -121,6 +123,20 @@ class TraceStore:
         """What the page opens on: the first file it was given, else the example."""
         return next((e for e in self.entries() if e.source == "file"), self.example)
 
+    def partner(self, id: str) -> Entry | None:
+        """What to compare the entry called `id` with: another answer to its prompt if there is one, else any other."""
+        entry = self.get(id)
+        others = [e for e in self.entries() if e.id != id]
+        prompt = entry.trace.header.prompt_ids if entry else ()
+        same = (e for e in others if e.trace.header.prompt_ids == prompt)
+        return next(same, others[0] if others else None)
+
+    @property
+    def pair(self) -> tuple[Entry, Entry] | None:
+        """The two files the server was given, if there are exactly two: they open side by side."""
+        given = [e for e in self.entries() if e.source == "file"]
+        return (given[0], given[1]) if len(given) == 2 else None
+
     def write(self, entry: Entry, kind: str, step: int) -> Path:
         """Make a file to download, of a kind in KINDS, in a folder that goes with the server."""
         name = _file_name(entry.label)
@@ -191,6 +207,7 @@ class Runs:
 def read_traces(paths: list[Path]) -> TraceStore:
     """A store with the example and the files at `paths`. Raises TraceError, naming the file."""
     store = TraceStore(example_trace())
+    store.add(second_example(), "example")
     for path in paths:
         if not path.is_file():
             raise TraceError(f"expected a trace file, found none at {path}")

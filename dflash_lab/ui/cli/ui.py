@@ -16,7 +16,7 @@ from dflash_lab.core.errors import BackendError
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port; if not given, a free one from 7860 on.")
 @click.option("--auth", metavar="USER:PASSWORD", help="Login; needed for a --host that other machines reach.")
 def ui(traces: tuple[Path, ...], host: str, port: int | None, auth: str | None) -> None:
-    """Open the page: inspect traces, decode a prompt and watch."""
+    """Open the page: inspect traces, decode a prompt and watch; exactly two traces open side by side."""
     try:
         from dflash_lab.ui.app.build import launch
     except ModuleNotFoundError as error:

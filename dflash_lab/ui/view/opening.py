@@ -7,12 +7,17 @@ from pathlib import Path
 from dflash_lab.core.trace import store
 from dflash_lab.core.trace.schema import Trace
 
-EXAMPLE = Path(__file__).parents[2] / "assets" / "example.safetensors"
+ASSETS = Path(__file__).parents[2] / "assets"
 
 
 def example_trace() -> Trace:
     """The trace that ships with the package. Raises TraceError if the installation lacks it."""
-    return store.load(EXAMPLE)
+    return store.load(ASSETS / "example.safetensors")
+
+
+def second_example() -> Trace:
+    """The same prompt in blocks of 8, to compare with the first. Raises TraceError if the installation lacks it."""
+    return store.load(ASSETS / "example-block-8.safetensors")
 
 
 def opening_step(trace: Trace) -> int:

@@ -1,4 +1,4 @@
-"""A pair and a generation without models: the steps of a synthetic trace, at a pace the test sets."""
+"""A generation without models: the steps of a synthetic trace, at a pace the test sets. And what the address says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 from toytraces import make_trace
 
@@ -15,6 +17,9 @@ from dflash_lab.core.errors import DFlashLabError
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Engine
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 _count = itertools.count()
 
@@ -89,3 +94,16 @@ class FakeEngine(Engine):
         generation = FakeGeneration(self._played, request, self._step_s)
         self.made.append(generation)
         return generation
+
+
+def query(page: Page) -> dict[str, str]:
+    """What the address names."""
+    return {key: values[0] for key, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def wait_query(page: Page, **wanted: object) -> None:
+    """Until the address names what is wanted."""
+    end = time.monotonic() + 5
+    while any(query(page).get(key) != str(value) for key, value in wanted.items()):
+        assert time.monotonic() < end, f"{page.url} does not name {wanted}"
+        page.wait_for_timeout(20)

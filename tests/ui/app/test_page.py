@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from app_fakes import FakeEngine
+from app_fakes import FakeEngine, query, wait_query
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from toytraces import make_trace
@@ -25,21 +24,9 @@ pytestmark = [
 INSPECTOR = "#dfa-inspector .dfa-slot > *"
 
 
-def query(page: Page) -> dict[str, str]:
-    return {key: values[0] for key, values in parse_qs(urlsplit(page.url).query).items()}
-
-
 def open_page(page: Page, url: str, **place: object) -> None:
     page.goto(url + "?" + "&".join(f"{key}={value}" for key, value in {"testing": 1, **place}.items()))
     page.locator(INSPECTOR).first.wait_for(state="attached")
-
-
-def wait_query(page: Page, **wanted: object) -> None:
-    """Until the address names what is wanted."""
-    end = time.monotonic() + 5
-    while any(query(page).get(key) != str(value) for key, value in wanted.items()):
-        assert time.monotonic() < end, f"{page.url} does not name {wanted}"
-        page.wait_for_timeout(20)
 
 
 def pick(page: Page, label: str) -> None:
@@ -246,7 +233,7 @@ def test_the_command_follows_the_form(page, serve, store):
 def test_no_serious_finding_of_axe_on_any_tab(page, serve, store, scheme):
     page.emulate_media(color_scheme=scheme)
     open_page(page, serve(store))
-    for tab in ("Inspect", "Generate", "Help"):
+    for tab in ("Inspect", "Generate", "Compare", "Help"):
         page.get_by_role("tab", name=tab).click()
         found = Axe().run(page).response["violations"]
         bad = [(v["id"], n["html"][:200]) for v in found if v["impact"] in ("serious", "critical") for n in v["nodes"]]
@@ -279,7 +266,7 @@ def test_hostile_tokens_stay_text(page, serve, store):
 
 def test_every_tab_fills_the_width(page, serve, store):
     open_page(page, serve(store), tab="help")
-    for tab in ("Inspect", "Generate", "Help"):
+    for tab in ("Inspect", "Generate", "Compare", "Help"):
         page.get_by_role("tab", name=tab).click()
         panel = page.locator("[role=tabpanel]:visible")
         expect(panel).to_have_count(1)

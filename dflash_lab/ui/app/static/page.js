@@ -4,6 +4,7 @@ window.dflashLab = (() => {
   const THEME_KEY = "dflash-lab-theme";
   const testing = new URLSearchParams(location.search).has("testing");
   const here = { trace: null, step: 0, pos: null };
+  let beside = null;
 
   function element(tag, className, text) {
     const node = document.createElement(tag);
@@ -25,12 +26,21 @@ window.dflashLab = (() => {
 
   // Tabs report their first selection before the server has read the link: until it has answered, the link stands.
   function tab(id) {
-    if (here.trace) remember({ tab: id });
+    if (here.trace) remember({ tab: id, with: id === "compare" ? beside : null });
+  }
+
+  function shownTab() {
+    return document.querySelector("#dfa-tabs [role=tab][aria-selected=true]")?.dataset.tabId;
+  }
+
+  // A trace chosen in the header is looked at where traces are looked at.
+  function showTrace() {
+    if (shownTab() !== "compare") document.querySelector("#dfa-tabs [data-tab-id=inspect]").click();
   }
 
   function moveTo(place) {
     Object.assign(here, place);
-    remember(here);
+    remember(beside && shownTab() === "compare" ? { ...here, with: beside } : here);
   }
 
   async function copyLink() {
@@ -44,7 +54,7 @@ window.dflashLab = (() => {
     setTimeout(() => { button.textContent = "Copy link"; }, 1500);
   }
 
-  // Inspector: mounted anew for another trace, moved for another place.
+  // Panes: mounted anew for other traces, moved for another place.
 
   async function ask(look_up, question) {
     const answer = await look_up(question);
@@ -52,33 +62,24 @@ window.dflashLab = (() => {
     return answer;
   }
 
-  function inspect(root, props, server, watch) {
+  const load = (name) => import(new URL(`${window.dflashModules}/${name}.js`, document.baseURI));
+
+  const source = (server, trace) => ({
+    trace,
+    summary: ask(server.trace_summary, { trace }),
+    getStep: (step) => ask(server.step_wire, { trace, step }),
+  });
+
+  // `shown(view)` names what is mounted, `mount(slot, view)` mounts it, `arrived(view)` hears that it is there.
+  function pane(root, props, watch, { shown, mount, arrived }) {
     const [notice, slot] = root.querySelectorAll(".dfa-notice, .dfa-slot");
     let dispose = null;
-    let shown = null;
+    let current = null;
     let turn = 0;
 
     function say(text) {
       notice.textContent = text ?? "";
       notice.hidden = !text;
-    }
-
-    async function mount(view, mine) {
-      const [module, summary] = await Promise.all([
-        import(new URL(window.dflashModule, document.baseURI)),
-        ask(server.trace_summary, { trace: view.trace }),
-      ]);
-      if (mine !== turn) return;
-      dispose?.();
-      dispose = module.mount(slot, {
-        summary,
-        getStep: (step) => ask(server.step_wire, { trace: view.trace, step }),
-        onSelect: ({ step, pos }) => moveTo({ step, pos }),
-        onPermalink: copyLink,
-        initial: { step: view.step, pos: view.pos ?? undefined },
-        testing,
-      });
-      shown = view.trace;
     }
 
     async function show() {
@@ -87,9 +88,16 @@ window.dflashLab = (() => {
       const mine = ++turn;
       say(view.notice);
       try {
-        if (view.trace === shown) dispose.show({ step: view.step, pos: view.pos ?? undefined });
-        else await mount(view, mine);
-        if (mine === turn) moveTo({ trace: view.trace, step: view.step, pos: view.pos });
+        const name = shown(view);
+        if (name === current) dispose.show?.({ step: view.step, pos: view.pos ?? undefined });
+        else {
+          const ready = await mount(view);
+          if (mine !== turn) return;
+          dispose?.();
+          dispose = ready(slot);
+          current = name;
+        }
+        arrived(view);
       } catch (error) {
         if (mine === turn) say(error.message);
       }
@@ -97,6 +105,43 @@ window.dflashLab = (() => {
 
     watch("value", show);
     show();
+  }
+
+  const initial = ({ step, pos }) => ({ step, pos: pos ?? undefined });
+
+  function inspect(root, props, server, watch) {
+    pane(root, props, watch, {
+      shown: (view) => view.trace,
+      async mount(view) {
+        const traces = source(server, view.trace);
+        const [module, summary] = await Promise.all([load("inspector"), traces.summary]);
+        const host = { ...traces, summary, onPermalink: copyLink, initial: initial(view), testing };
+        return (slot) => module.mount(slot, { ...host, onSelect: ({ step, pos }) => moveTo({ step, pos }) });
+      },
+      arrived: ({ trace, step, pos }) => moveTo({ trace, step, pos }),
+    });
+  }
+
+  function compare(root, props, server, watch) {
+    pane(root, props, watch, {
+      shown: (view) => `${view.trace} ${view.with}`,
+      async mount(view) {
+        if (!view.with) throw new Error("There is one trace only: open another file, or decode a prompt.");
+        const sources = [view.trace, view.with].map((trace) => source(server, trace));
+        const [module, comparison, ...summaries] = await Promise.all([
+          load("compare"),
+          ask(server.comparison, { trace: view.trace, with: view.with }),
+          ...sources.map((each) => each.summary),
+        ]);
+        const traces = sources.map((each, i) => ({ ...each, summary: summaries[i] }));
+        const host = { comparison, traces, initial: initial(view), testing };
+        return (slot) => module.mountCompare(slot, { ...host, onSelect: ({ step, pos }) => moveTo({ step, pos }) });
+      },
+      arrived(view) {
+        beside = view.with;
+        if (here.trace && shownTab() === "compare") remember({ with: beside });
+      },
+    });
   }
 
   // Header.
@@ -204,5 +249,5 @@ window.dflashLab = (() => {
     show();
   }
 
-  return { inspect, tools, output, download, tab };
+  return { inspect, compare, tools, output, download, tab, showTrace };
 })();

@@ -12,6 +12,7 @@
  *   onPermalink optional, ({step, pos, rank}) => void: the user pressed y; without it the key is not offered
  *   initial     optional {step, pos}; both clamped. step from 0, pos from 1
  *   theme       optional "light" | "dark" | "auto" (default: follow the page's classes, then the system)
+ *   compact     optional true: header, buttons, grid and detail only, for a page that has the rest
  *   testing     optional true: no animation, and window.__dflashIdle() resolves when nothing is pending
  *
  * dispose() removes everything from the element, with its listeners and observers. dispose.show({step, pos}) moves
@@ -76,17 +77,13 @@ export function mount(el, host) {
   });
   view.root = root;
   view.palette = null;
-  root.append(
-    buildHeader(view),
-    buildStrip(view),
-    buildBar(view),
-    buildLegend(view),
-    buildMain(view),
-    buildEdges(view),
-    buildText(view),
-    buildCard(view),
-    buildSheet(view),
-  );
+  view.note = h("div", { class: "dfl-strip-note" });
+  const whole = host.compact ? [view.note] : [buildStrip(view)];
+  root.append(buildHeader(view), ...whole, buildBar(view));
+  if (!host.compact) root.append(buildLegend(view));
+  root.append(buildMain(view));
+  if (!host.compact) root.append(buildEdges(view), buildText(view));
+  root.append(buildCard(view), buildSheet(view));
   el.replaceChildren(root);
   if (host.testing) root.classList.add("dfl-still");
   followTheme(view);

@@ -100,7 +100,7 @@ const ACTIONS = {
   p: (view) => cycle(view, "fill", FILLS),
   e: (view) => cycle(view, "lines", EDGES),
   d: (view) => setDense(view, !view.dense),
-  l: (view) => view.setPlain(!view.plain),
+  l: (view) => view.setPlain?.(!view.plain),
   f: toggleFullScreen,
   y: (view) => view.host.onPermalink?.(place(view)),
   "?": toggleSheet,

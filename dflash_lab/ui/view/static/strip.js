@@ -22,8 +22,7 @@ export function buildStrip(view) {
     strip,
     lanes,
   );
-  const note = h("div", { class: "dfl-strip-note" });
-  view.note = note;
+  const { note } = view;
   let bins;
   const repaint = () => nextFrame(view, "strip", draw);
   const draw = () => {

@@ -73,7 +73,7 @@ function paintWhatIf(view, box) {
   const same = picked?.j === pos && picked.r === rank;
   const button = h(
     "button",
-    { type: "button", class: "dfl-button", disabled: on && !same, title: "w", onclick: () => toggleWhatIf(view) },
+    { type: "button", class: "dfl-button", hidden: on && !same, title: "w", onclick: () => toggleWhatIf(view) },
     ...(same ? ["back to the path"] : ["take ", bdi(step.at(pos, rank), "dfl-mono"), ` at ${pos + 1}`]),
   );
   const hint = "Move to a candidate beside the path and take it (w): the walk goes on greedily from there.";
