@@ -11,9 +11,10 @@ from torch import Tensor
 
 from dflash_lab.core.decode.clock import Clock
 from dflash_lab.core.decode.sampling import sample
-from dflash_lab.core.decode.verify import Verdict, verify_greedy, verify_sampled
+from dflash_lab.core.decode.verify import verify_sampled
 from dflash_lab.core.errors import NumericsError, RequestError
 from dflash_lab.core.hooks import NO_HOOKS, Hooks
+from dflash_lab.core.kernels.greedy_accept.reference import Verdict, greedy_accept
 from dflash_lab.core.model.drafter import Drafter
 from dflash_lab.core.model.proposers import DraftBlock
 from dflash_lab.core.target.base import Target, TargetOutput
@@ -169,7 +170,7 @@ class Decoding:
             token = sample(output.logits[:, -1], self.params, self._rng)
             return Verdict(torch.zeros_like(token), token)
         if draft.q is None:
-            return verify_greedy(output.logits, block_ids[:, 1:])
+            return greedy_accept(output.logits, block_ids[:, 1:])
         return verify_sampled(output.logits, block_ids[:, 1:], draft.candidate_ids, draft.q, self.params, self._rng)
 
     def _read(self, verdict: Verdict, draft: DraftBlock | None, block_ids: Tensor) -> tuple[int, int, list[int]]:

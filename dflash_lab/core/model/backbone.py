@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dflash_lab.core.errors import NumericsError
+from dflash_lab.core.kernels.block_attention.reference import visible
 from dflash_lab.core.model.config import DraftConfig
 from dflash_lab.core.model.layers import Attend, DraftLayer, RMSNorm, Rope, Rotary
 
@@ -138,11 +139,5 @@ def block_mask(
     first = 0 if window is None else max(0, start - window + 1)
     if not causal and (window is None or end - first <= window):
         return first, None
-    q = torch.arange(start, end, device=device)[:, None]
-    k = torch.arange(first, end, device=device)[None, :]
-    visible = torch.ones(length, end - first, dtype=torch.bool, device=device)
-    if causal:
-        visible &= k <= q
-    if window is not None:
-        visible &= (q - k).abs() < window
-    return first, visible
+    queries = torch.arange(start, end, device=device)[:, None]
+    return first, visible(queries, torch.arange(first, end, device=device), window, causal)

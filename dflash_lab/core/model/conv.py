@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from dflash_lab.core.kernels.grouped_conv.reference import convolve
 from dflash_lab.core.model.config import ConvConfig
 
 
@@ -17,8 +17,7 @@ class GroupedDynamicConv(nn.Module):
 
     def __init__(self, hidden_size: int, config: ConvConfig) -> None:
         super().__init__()
-        self.taps, self.group_size = config.kernel_size, config.group_size
-        self.groups = hidden_size // config.group_size
+        self.taps, self.groups = config.kernel_size, hidden_size // config.group_size
         self.base_kernel = nn.Parameter(torch.zeros(2, self.taps, hidden_size))
         self.kernel_projection = nn.Linear(hidden_size, 2 * self.taps * self.groups, bias=False)
 
@@ -29,11 +28,4 @@ class GroupedDynamicConv(nn.Module):
 
     def forward(self, x: Tensor, delta: Tensor, side: int) -> Tensor:
         """Convolve `x [B, L, D]` along the block; `side` 0 before the sublayer, 1 after it."""
-        base = self.base_kernel[side].view(self.taps, self.groups, self.group_size)
-        kernel = base + delta.unsqueeze(-1)
-        grouped = x.unflatten(-1, (self.groups, self.group_size))
-        out = kernel[:, :, 0] * grouped
-        for tap in range(1, self.taps):
-            shifted = F.pad(grouped[:, :-tap], (0, 0, 0, 0, tap, 0))
-            out = torch.addcmul(out, kernel[:, :, tap], shifted)
-        return out.flatten(-2)
+        return convolve(x, delta, self.base_kernel[side])

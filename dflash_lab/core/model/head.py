@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from dflash_lab.core.kernels.head_topk.reference import shape_logits
 from dflash_lab.core.model.config import DraftConfig
 
 Head = Callable[[Tensor], Tensor]
@@ -34,14 +34,7 @@ class DraftHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Drafter logits `[B, K, V]` in the head's dtype."""
-        logits = self._head(hidden)
-        if logits.shape[-1] > self._rows:
-            logits = logits[..., : self._rows]
-        if self._multiplier != 1.0:
-            logits = logits * self._multiplier
-        if self._softcap is not None:
-            logits = torch.tanh(logits / self._softcap) * self._softcap
-        return logits
+        return shape_logits(self._head(hidden), self._rows, self._multiplier, self._softcap)
 
     def token_ids(self, rows: Tensor) -> Tensor:
         """Head rows to the target's token ids."""

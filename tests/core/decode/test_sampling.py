@@ -5,8 +5,9 @@ import torch
 
 from dflash_lab.core.decode.loop import Decoding
 from dflash_lab.core.decode.sampling import draw, probabilities
-from dflash_lab.core.decode.verify import Verdict, verify_greedy, verify_sampled
+from dflash_lab.core.decode.verify import verify_sampled
 from dflash_lab.core.kernels.edge_walk.reference import inverse_cdf
+from dflash_lab.core.kernels.greedy_accept.reference import Verdict, greedy_accept
 from dflash_lab.core.types import SamplingParams
 
 V, N = 5, 200_000
@@ -193,10 +194,10 @@ def test_candidates_need_not_be_in_order_nor_cover_the_vocabulary():
     assert chi_square(torch.bincount(token, minlength=V), probabilities(first[0], p)) < CRITICAL
 
 
-def test_verify_greedy_counts_the_leading_matches():
+def test_greedy_verification_counts_the_leading_matches():
     logits = torch.eye(5)[torch.tensor([[1, 2, 3, 4]])]
     for proposal, accepted, bonus in (([1, 2, 3], 3, 4), ([1, 0, 3], 1, 2), ([0, 2, 3], 0, 1)):
-        verdict = verify_greedy(logits, torch.tensor([proposal]))
+        verdict = greedy_accept(logits, torch.tensor([proposal]))
         assert (int(verdict.num_accepted), int(verdict.bonus_id)) == (accepted, bonus)
 
 

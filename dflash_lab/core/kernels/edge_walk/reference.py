@@ -20,6 +20,44 @@ class Walk(NamedTuple):
     """`[B, K, C]` float32 distribution each token was drawn from; None when greedy."""
 
 
+class EdgeWalk(NamedTuple):
+    """The walk from codebooks."""
+
+    path: Tensor
+    """`[B, K]` int64, index into C."""
+    q: Tensor | None
+    """`[B, K, C]` float32 distribution each token was drawn from; None when greedy."""
+    edges: Tensor | None
+    """`[B, K, C, C]` float32 edge scores, if asked for."""
+
+
+def edge_walk(
+    unary: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    hidden: Tensor,
+    predecessor_codebook: Tensor,
+    successor_codebook: Tensor,
+    temperature: float,
+    uniforms: Tensor | None,
+    want_edges: bool,
+) -> EdgeWalk:
+    """Edge scores and the walk through them, from the codebooks `[V, R]`.
+
+    unary `[B, K, C]`; anchor_ids `[B]` and candidate_ids `[B, K, C]` int64; hidden `[B, K, R]` projected hidden
+    states; uniforms `[B, K]` in [0, 1) at temperature > 0. Computes in unary's dtype.
+    """
+    edges = edge_scores(
+        unary,
+        predecessor_codebook[anchor_ids].to(unary.dtype),
+        predecessor_codebook[candidate_ids].to(unary.dtype),
+        hidden,
+        successor_codebook[candidate_ids].to(unary.dtype),
+    )
+    walk = walk_edges(edges, temperature, uniforms)
+    return EdgeWalk(walk.path, walk.q, edges if want_edges else None)
+
+
 def edge_scores(
     unary: Tensor, anchor_codes: Tensor, candidate_codes: Tensor, hidden: Tensor, successors: Tensor
 ) -> Tensor:
