@@ -3,10 +3,14 @@
 import os
 
 import pytest
+import torch
 from hypothesis import settings
 
 # Before anything imports the libraries that read them.
 os.environ.update(HF_HUB_OFFLINE="1", GRADIO_ANALYTICS_ENABLED="False", TOKENIZERS_PARALLELISM="false")
+if not torch.cuda.is_available():
+    # Triton kernels then run in its interpreter, which nothing can choose once triton is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
@@ -15,10 +19,6 @@ settings.load_profile("suite")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked gpu where there is no CUDA device."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not on_gpu:
-        return
-    import torch
-
     if not torch.cuda.is_available():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))

@@ -14,11 +14,12 @@ from dflash_lab.ui.cli.compare import compare
 from dflash_lab.ui.cli.export import export
 from dflash_lab.ui.cli.generate import generate
 from dflash_lab.ui.cli.inspect import inspect
+from dflash_lab.ui.cli.kernels import kernels
 from dflash_lab.ui.cli.models import models
 from dflash_lab.ui.cli.output import INTERRUPTED, one_line
 from dflash_lab.ui.cli.ui import ui
 
-COMMANDS = (ui, generate, inspect, compare, export, bench, models)
+COMMANDS = (ui, generate, inspect, compare, export, bench, kernels, models)
 
 
 class _InOrder(click.Group):
