@@ -11,9 +11,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "DFlashLabError": "dflash_lab.core.errors",
     "GenerateRequest": "dflash_lab.core.types",
+    "Grid": "dflash_lab.ui.widgets.grid",
     "SamplingParams": "dflash_lab.core.types",
+    "StepTimeline": "dflash_lab.ui.widgets.timeline",
+    "example_trace": "dflash_lab.ui.view.opening",
     "export_html": "dflash_lab.ui.view.export",
     "generate": "dflash_lab.core.generate",
+    "inspect": "dflash_lab.ui.widgets.inspector",
     "load_pair": "dflash_lab.core.generate",
     "load_prompts": "dflash_lab.core.data.prompts",
     "load_trace": "dflash_lab.core.trace.store",

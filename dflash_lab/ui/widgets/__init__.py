@@ -1,0 +1,8 @@
+"""The inspector in a notebook. Needs `pip install 'dflash-lab[notebook]'`; without a display nothing raises.
+
+base.py      TraceWidget: step, pos, selected; steps sent on demand; a static picture for where no widget lives
+inspector.py inspect(trace): the whole inspector, as a widget or as one page in a frame
+grid.py      Grid: the candidates of a step
+timeline.py  StepTimeline: the strip of steps and their timings
+static/      what the widgets add to the inspector's module and style sheet
+"""

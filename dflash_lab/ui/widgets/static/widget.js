@@ -1,0 +1,83 @@
+/* Hosts the inspector in a notebook: joined behind inspector.js by base.py, loaded by anywidget.
+ *
+ * Traits step and pos go both ways; steps come as messages: {get: i} is answered by {step: i} with the step's JSON as
+ * a buffer, or by {step: i, error}. {select: {step, pos, rank}} says where the user moved, {stop: true} ends a decode.
+ */
+
+/** A busy kernel answers late, one that is gone never. */
+const PATIENCE_MS = 20000;
+
+/** Steps asked of the kernel: `get(i)` promises step i. */
+function kernelSteps(model) {
+  const waiting = new Map();
+  const settle = ({ step, error }, buffers) => {
+    const request = waiting.get(step);
+    if (!request) return;
+    waiting.delete(step);
+    clearTimeout(request.timer);
+    if (error) request.reject(new Error(error));
+    else request.resolve(JSON.parse(new TextDecoder().decode(buffers[0])));
+  };
+  model.on("msg:custom", settle);
+  const get = (i) =>
+    new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        waiting.delete(i);
+        reject(new Error("the kernel does not answer, it is busy or gone"));
+      }, PATIENCE_MS);
+      waiting.set(i, { resolve, reject, timer });
+      model.send({ get: i });
+    });
+  const stop = () => {
+    model.off("msg:custom", settle);
+    waiting.forEach(({ timer }) => clearTimeout(timer));
+  };
+  return { get, stop };
+}
+
+/** The trace of `model` in `el`, at the model's step; returns what takes it away again. */
+function showTrace(model, el) {
+  const steps = kernelSteps(model);
+  const place = () => ({ step: model.get("step"), pos: model.get("pos") });
+  let shown = place();
+  const dispose = mount(el, {
+    summary: model.get("summary"),
+    getStep: steps.get,
+    initial: shown,
+    onSelect: ({ step, pos, rank }) => {
+      shown = { step, pos: pos || null };
+      Object.entries(shown).forEach(([name, value]) => model.set(name, value));
+      model.save_changes();
+      model.send({ select: { step, pos, rank } });
+    },
+  });
+  const follow = () => {
+    const { step, pos } = place();
+    if (step === shown.step && pos === shown.pos) return;
+    shown = { step, pos };
+    dispose.show(shown);
+  };
+  const events = ["change:step", "change:pos"];
+  events.forEach((event) => model.on(event, follow));
+  return () => {
+    events.forEach((event) => model.off(event, follow));
+    steps.stop();
+    dispose();
+  };
+}
+
+/** Keys belong to the widget while the focus is in it: in a notebook a bare `b` or `d d` would edit cells. */
+function keepKeys(el) {
+  el.dataset.lmSuppressShortcuts = "true";
+  el.addEventListener("keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+  });
+}
+
+export default {
+  render({ model, el }) {
+    el.classList.add("dflw", `dflw-${model.get("_show")}`);
+    keepKeys(el);
+    return showTrace(model, el);
+  },
+};
