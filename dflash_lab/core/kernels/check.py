@@ -33,7 +33,8 @@ class CaseCheck:
     tolerance: float
     """Largest error allowed."""
     faults: tuple[str, ...]
-    """What is wrong whatever the values: elements not written, another result the second time, Triton not run."""
+    """What is wrong whatever the values: an exception, elements not written, another result the second time, Triton
+    not run."""
 
     @property
     def passed(self) -> bool:
@@ -45,12 +46,17 @@ def check_case(spec: OpSpec, case: Any, device: torch.device, dtype: torch.dtype
     """Run the kernel twice over memory full of not-a-number and judge what it wrote."""
     kernel = load_kernel(spec.name, device)
     arguments = spec.arguments(case, device, dtype, torch.Generator(device).manual_seed(seed))
-    found, faults = _run(kernel, arguments, device)
+    errors = {}
+    try:
+        found, faults = _run(kernel, arguments, device)
+        errors = spec.judge(arguments, found)
+    except Exception as error:  # whatever a compiler or a driver raises: the other cases are still checked
+        faults = (f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",)
     return CaseCheck(
         op=spec.name,
         case=describe(case),
         dtype=str(dtype).removeprefix("torch."),
-        errors={name: float(error) for name, error in spec.judge(arguments, found).items()},
+        errors={name: float(error) for name, error in errors.items()},
         tolerance=spec.tolerance[dtype],
         faults=faults,
     )

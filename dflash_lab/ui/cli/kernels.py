@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from dflash_lab.core.kernels import OPS
 from dflash_lab.ui.cli.options import check_writable
-from dflash_lab.ui.cli.output import Output, Result, json_text, story, write_file
+from dflash_lab.ui.cli.output import INTERRUPTED, Output, Result, json_text, story, write_file
 
 if TYPE_CHECKING:
     from dflash_lab.core.kernels.bench import Ceilings, Timing
@@ -102,11 +103,12 @@ def bench(out: Output, ops: Sequence[str], out_file: Path | None) -> Result:
     place = require_gpu()
     ceilings = measure_ceilings(place)
     names, timings = ops or OPS, []
-    with out.progress("timing", num_timings(names)) as advance:
+    with out.progress("timing", num_timings(names)) as advance, contextlib.suppress(KeyboardInterrupt):
         for timing in bench_ops(names, place, ceilings):
             timings.append(timing)
             advance()
     passed = all(timing.check.passed for timing in timings)
+    finished = len(timings) == num_timings(names)
     document = {
         "passed": passed,
         **_setting(place, "compiled"),
@@ -115,7 +117,7 @@ def bench(out: Output, ops: Sequence[str], out_file: Path | None) -> Result:
     }
     if out_file is not None:
         write_file(out_file, json_text(document, indent=2) + "\n")
-    return Result(document, _timings_text(timings, ceilings), 0 if passed else 1)
+    return Result(document, _timings_text(timings, ceilings), (0 if passed else 1) if finished else INTERRUPTED)
 
 
 def _setting(device: Any, path: str) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _checks_text(checks: Sequence[CaseCheck]) -> str:
     for found in checks:
         groups.setdefault((found.op, found.dtype), []).append(found)
     lines = [
-        f"{op:<16}  {dtype:<8}  {len(group):>2} cases  worst {max(max(found.errors.values()) for found in group):.1e}"
+        f"{op:<16}  {dtype:<8}  {len(group):>2} cases  worst {max(_worst(found) for found in group):.1e}"
         f" of {group[0].tolerance:.0e}  {'passed' if all(found.passed for found in group) else 'FAILED'}"
         for (op, dtype), group in groups.items()
     ]
@@ -145,6 +147,10 @@ def _checks_text(checks: Sequence[CaseCheck]) -> str:
             wrong = [f"{name} {error:.1e}" for name, error in found.errors.items() if error > found.tolerance]
             lines.append(f"{found.op} {found.dtype}, {found.case}: {'; '.join([*found.faults, *wrong])}")
     return "\n".join(lines)
+
+
+def _worst(found: CaseCheck) -> float:
+    return max(found.errors.values(), default=float("inf"))
 
 
 def _timing(timing: Timing) -> dict[str, Any]:

@@ -278,3 +278,15 @@ def test_what_a_kernel_cannot_do_is_named_and_nothing_runs(name, sizes, changes,
         kernel(**arguments)
     assert LAUNCHES.total() == before
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_other_arrangement_walks_the_same_path(monkeypatch, temperature):
+    from dflash_lab.core.kernels.edge_walk import baseline
+
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    _, reference, arguments = prepare("edge_walk", **WALK, temperature=temperature, want_edges=True)
+    found, wanted = baseline.compiled_edges_then_walk()(**arguments), reference(**arguments)
+    assert torch.equal(found.path, wanted.path)
+    if temperature:
+        torch.testing.assert_close(found.q, wanted.q)

@@ -116,6 +116,17 @@ def test_the_check_catches_a_wrong_whole_number(monkeypatch, name):
     assert not check.check_case(spec, spec.cases[1], DEVICE, torch.float32).passed
 
 
+def test_a_kernel_that_raises_fails_its_case_and_no_other(monkeypatch):
+    def fails(**_):
+        raise RuntimeError("out of\nshared memory")
+
+    monkeypatch.setattr(check, "load_kernel", lambda *_: fails)
+    found = list(check.check_ops(["grouped_conv"], torch.device("cpu")))
+    assert [item.faults for item in found] == [("RuntimeError: out of shared memory",)] * len(found)
+    assert len(found) == check.num_checks(["grouped_conv"], torch.device("cpu"))
+    assert not any(item.passed for item in found)
+
+
 def test_counters_left_behind_are_a_fault(monkeypatch):
     spec = load_spec("greedy_accept")
     kernel = load_kernel("greedy_accept", DEVICE)
