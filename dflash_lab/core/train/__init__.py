@@ -1,0 +1,1 @@
+"""Training a drafter: text from the target itself, objective, loop, held-out evaluation."""
