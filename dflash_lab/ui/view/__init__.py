@@ -1,6 +1,7 @@
 """Records to pictures: a trace becomes wire dicts, terminal text or one HTML file; no Gradio, no anywidget.
 
 wire.py      trace_summary(trace), step_wire(trace, i): what the page is given, JSON-ready
+layers.py    token_layers(trace): what the target found of each output token
 text.py      how any token reads on one line, whatever is in it
 terminal.py  draw_step(trace, i): a step for a terminal
 still.py     step_html(trace, i): a step as a table that needs no script

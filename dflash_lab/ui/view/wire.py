@@ -17,6 +17,7 @@ import numpy as np
 from dflash_lab.core.trace.metrics import is_greedy, step_analysis, trace_metrics
 from dflash_lab.core.trace.schema import SCORE_TENSORS
 from dflash_lab.core.trace.whatif import successors
+from dflash_lab.ui.view.layers import token_layers
 from dflash_lab.ui.view.text import visible
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def trace_summary(trace: Trace) -> dict[str, Any]:
         "text": header.text,
         "output": list(header.output_ids),
         "tokens": _tokens(trace, header.output_ids),
+        "layers": _layers(trace),
         "steps": {
             "start": [step.start for step in steps],
             "acc": [step.num_accepted for step in steps],
@@ -138,6 +140,11 @@ def _token(trace: Trace, token_id: int) -> dict[str, Any]:
     if info.special:
         token["s"] = 1
     return token
+
+
+def _layers(trace: Trace) -> dict[str, Any] | None:
+    layers = token_layers(trace)
+    return None if layers is None else {"p": _buffer(layers[0], "f16"), "margin": _buffer(layers[1], "f16")}
 
 
 def _buffer(array: np.ndarray | None, kind: str) -> dict[str, Any] | None:

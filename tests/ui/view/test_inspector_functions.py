@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from dflash_lab.core.trace.metrics import step_analysis
 from dflash_lab.core.trace.whatif import what_if
 from dflash_lab.ui.view.assets import style_text
 from dflash_lab.ui.view.wire import step_wire, trace_summary
@@ -127,15 +128,39 @@ def test_shortening_keeps_graphemes_whole(js):
     assert js("inspector.shorten('abcd', 4)") == "abcd"
 
 
-def test_finding_wraps_round(js):
+QUERIES = {
+    " BOXED": lambda trace, i: any(trace.token(t).text == " boxed" for t in trace.steps[i].committed_ids),
+    "accepted = 0": lambda trace, i: trace.steps[i].num_accepted == 0,
+    "Accepted>=5": lambda trace, i: trace.steps[i].num_accepted >= 5,
+    "accepted <= 2": lambda trace, i: trace.steps[i].num_accepted <= 2,
+    "accepted<3": lambda trace, i: trace.steps[i].num_accepted < 3,
+    "accepted > 6": lambda trace, i: trace.steps[i].num_accepted > 6,
+    "cause = Drafter": lambda trace, i: step_analysis(trace, i).cause == "drafter",
+    "cause=nothing": lambda trace, i: False,
+    "zzz": lambda trace, i: False,
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_filter_leaves_the_steps_it_names(js, query):
     trace = make_trace(80, 8, 8)
-    summary = trace_summary(trace)
-    hits = [i for i, r in enumerate(trace.steps) if any(trace.token(t).text == " boxed" for t in r.committed_ids)]
-    assert len(hits) > 1
-    code = "inspector.findStep(arg, inspector.tokenOrigins(arg), ' BOXED', {})"
-    assert js(code.format(hits[0]), summary) == hits[1]
-    assert js(code.format(79), summary) == hits[0]
-    assert js("inspector.findStep(arg, inspector.tokenOrigins(arg), 'zzz', 0)", summary) == -1
+    code = "((query) => [...inspector.matchingSteps(arg, inspector.tokenOrigins(arg), query)])"
+    assert js(f"{code}({query!r})", trace_summary(trace)) == [i for i in range(80) if QUERIES[query](trace, i)]
+
+
+def test_text_over_several_tokens_is_found_where_it_begins(js):
+    trace = make_trace(40, 8, 8, seed=3)
+    text, starts, at = trace.header.text, [], 0
+    for k, token in enumerate(trace.header.output_ids):
+        starts += [k] * len(trace.token(token).text)
+    wanted, hits = " sold4", set()
+    while (at := text.find(wanted, at)) >= 0:
+        owner = [i for i, r in enumerate(trace.steps) if r.start - 40 < starts[at] <= r.start - 40 + r.commit_length]
+        hits.add((owner or [0])[0])
+        at += 1
+    code = f"[...inspector.matchingSteps(arg, inspector.tokenOrigins(arg), {wanted!r})]"
+    assert hits
+    assert js(code, trace_summary(trace)) == sorted(hits)
 
 
 @pytest.mark.parametrize("kind", ["dflash2", "dflash"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from dflash_lab.core.trace.metrics import step_analysis
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.trace.whatif import what_if
+from dflash_lab.ui.view.layers import token_layers
 from dflash_lab.ui.view.text import visible
 from tests.ui.toytraces import HOSTILE, make_trace
 
@@ -101,7 +103,7 @@ def test_keys_move_and_switch(inspect):
     assert page.get_by_role("button", name="logit").get_attribute("aria-pressed") == "true"
     host.press("e")
     assert page.get_by_role("group", name="Edges").get_by_text("all").get_attribute("aria-pressed") == "true"
-    host.press("d", "l")
+    host.press("d", "l", "l", "l")
     assert page.locator(".dfl-dense").count() == 1
     assert page.locator(".dfl-text .dfl-plain").text_content() == trace.header.text
     host.press("y")
@@ -128,9 +130,10 @@ def test_keys_with_a_modifier_or_in_a_field_are_left_alone(inspect):
     host.page.keyboard.type("n,.p?")
     host.idle()
     assert host.step == 0
-    assert host.page.locator(".dfl-input").input_value() == "n,.p?"
+    assert host.page.get_by_label("Filter").input_value() == "n,.p?"
+    assert host.page.locator(".dfl-found").text_content() == "0 of 5 steps"
     host.press("Enter")
-    assert "does not occur" in host.page.locator(".dfl-strip-note").text_content()
+    assert "No match after this step" in host.page.locator(".dfl-strip-note").text_content()
 
 
 def test_find_a_token_and_click_one(inspect):
@@ -216,7 +219,7 @@ def test_hostile_tokens_stay_text(inspect):
     assert shown == {visible(text) for text in HOSTILE}
     assert host.page.evaluate("window.__pwned") is None
     assert host.page.locator("img").count() == 0
-    host.press("l")
+    host.press("l", "l", "l")
     assert host.page.evaluate("document.querySelector('.dfl-text .dfl-plain').textContent") == trace.header.text
 
 
@@ -437,3 +440,86 @@ def test_what_if_says_where_the_target_is_not_known(inspect):
     assert f"At least {j + 1} of 7 accepted" in said
     assert f"after position {j + 1} is not known" in said
     assert host.page.locator(".dfl-w-unknown").count() == 6 - j
+
+
+def test_a_filter_pales_the_strip_and_steers_n(inspect):
+    trace = make_trace(60, 8, 8, seed=3)
+    host = inspect(trace)
+    page, zero = host.page, [i for i, record in enumerate(trace.steps) if record.num_accepted == 0]
+    pixels = "document.querySelector('.dfl-strip canvas').getContext('2d').getImageData(0, 0, 900, 56).data"
+    ink = f"{pixels}.reduce((a, b) => a + b)"
+    page.get_by_role("slider").focus()
+    before = page.evaluate(ink)
+    host.press("/")
+    page.keyboard.type("accepted = 0")
+    host.idle()
+    assert page.evaluate(ink) < before
+    assert page.locator(".dfl-found").text_content() == f"{len(zero)} of 60 steps"
+    host.press("Enter", "Enter")
+    after = [i for i in zero if i > 0]
+    assert host.step == after[1]
+    host.press("Shift+Enter")
+    assert host.step == after[0]
+    host.press("Escape")
+    assert (host.focused(), page.evaluate(ink)) == ("slider", before)
+
+
+def test_rows_in_the_order_the_walk_sees(inspect):
+    """By selector score the path of a greedy walk is the top row; keys move through the rows as they stand."""
+    trace = make_trace(10, 8, 8)
+    i = some_step(trace, "mixed")
+    host = inspect(trace, initial={"step": i})
+    page = host.page
+    page.get_by_role("grid").focus()
+    host.press("r")
+    top = page.locator(".dfl-grid tbody tr").first.locator("td[data-at]")
+    assert top.evaluate_all("cells => cells.map((td) => td.dataset.at)") == [
+        f"{j},{r}" for j, r in enumerate(trace.tensor("path", i))
+    ]
+    path, edges = trace.tensor("path", i), trace.tensor("edges", i)
+    host.press("Shift+ArrowRight", "Shift+ArrowLeft", "ArrowDown")
+    j = int(page.locator(".dfl-focus").get_attribute("data-at").split(",")[0])
+    second = np.argsort(-edges[j, path[j - 1] if j else 0], kind="stable")[1]
+    assert page.locator(".dfl-focus").get_attribute("data-at") == f"{j},{second}"
+    assert f"rank {second + 1} of 8" in page.get_by_role("tooltip").text_content()
+    assert page.locator(".dfl-path").count() == 7
+
+
+def test_text_layers_show_what_the_target_found(inspect):
+    trace = make_trace(12, 8, 8)
+    p, margin = token_layers(trace)
+    host = inspect(trace)
+    page = host.page
+    page.get_by_role("slider").focus()
+    host.press("l")
+    assert page.locator(".dfl-text").get_attribute("data-layer") == "p"
+    red = "Number(node.style.backgroundColor.match(/\\d+/)?.[0])"
+    shades = page.evaluate(f"[...document.querySelectorAll('.dfl-text [data-k]')].map((node) => {red})")
+    order = [shade for _, shade in sorted(zip(p[1:], shades[1:], strict=True))]
+    assert order == sorted(order)
+    host.press("l")
+    ties = page.locator(".dfl-text .dfl-tie").evaluate_all("nodes => nodes.map((n) => Number(n.dataset.k))")
+    assert ties == [k for k, value in enumerate(margin) if value < 0.25]
+    assert f"top-2 margin {margin[3]:.2f}" in page.locator('[data-k="3"]').get_attribute("title")
+    host.press("l", "l")
+    assert page.locator('[data-k="3"]').evaluate("node => node.style.backgroundColor") == ""
+
+
+def test_without_the_targets_scores_there_is_no_such_layer(inspect):
+    host = inspect(make_trace(5, 8, 8, leave_out=("target_top2",)))
+    assert host.page.get_by_role("group", name="Text").get_by_role("button").all_text_contents() == ["origin", "plain"]
+
+
+def test_choices_are_remembered_and_nonsense_is_not(inspect, page):
+    host = inspect(make_trace(5, 8, 8))
+    page.get_by_role("slider").focus()
+    host.press("p", "d", "r", "e", "l")
+    page.reload()
+    page.evaluate("window.ready")
+    pressed = page.locator("[aria-pressed=true]").all_text_contents()
+    assert pressed == ["logit", "score", "all", "dense", *[t for t in pressed if "→" in t], "probability"]
+    page.evaluate("localStorage.setItem('dflash-lab-inspector', JSON.stringify({ fill: 'x', dense: 7 }))")
+    page.reload()
+    page.evaluate("window.ready")
+    assert "p" in page.locator("[aria-pressed=true]").all_text_contents()
+    assert page.locator(".dfl-dense").count() == 0

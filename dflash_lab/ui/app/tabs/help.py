@@ -38,13 +38,14 @@ They work while the focus is inside the inspector; Tab always leaves it.
 |---|---|---|---|
 | `←` `→` or `,` `.` | step | `↑` `↓` | candidate in the column |
 | `Shift` `←` `→` | position | `PgUp` `PgDn` | 10 steps |
-| `Home` `End` | first, last step | `n` `N` | next, previous rejection |
-| `g` | go to a step | `/` | find a token |
+| `Home` `End` | first, last step | `n` `N` | next, previous rejection or filtered step |
+| `g` | go to a step | `/` | filter steps: text, `accepted = 0`, `cause = drafter` |
 | `Space` | play, pause | `Enter` | pin the cell |
-| `e` | edges: path, focus, all | `l` | text layer |
-| `p` | probability, logit, selector score | `d` | density |
-| `w` | what if: take this candidate | `f` | full screen |
-| `y` | copy a link | `?` | this list |
+| `w` | what if: take this candidate | `r` | rows: rank, selector score |
+| `e` | edges: focus, all, path | `p` | fill: probability, logit, selector score |
+| `l` | text: origin, probability, margin, plain | `d` | density |
+| `f` | full screen | `y` | copy a link |
+| `?` | this list | | |
 | `Esc` | unpin, close, leave | | |
 """
 

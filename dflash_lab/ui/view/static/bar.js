@@ -2,21 +2,9 @@
 
 import { milliseconds, total } from "./numbers.js";
 import { CAUSE_WORDS } from "./step.js";
-import { findStep } from "./trace.js";
 import { h } from "./dom.js";
 import { go, jump, say, tell, togglePlay } from "./moves.js";
-
-export const FILLS = [
-  ["p", "p", "Fill and number: draft probability (of the full vocabulary)"],
-  ["logit", "logit", "Fill and number: unary score, the drafter's logit"],
-  ["score", "score", "Fill and number: unary + edge from the path's predecessor"],
-];
-
-export const EDGES = [
-  ["path", "path", "Lines: the path only"],
-  ["focus", "focus", "Lines: the path, and the five strongest edges into the cell pointed at or moved to"],
-  ["all", "all", "Lines: the strongest edge into every cell"],
-];
+import { nextOption, offered, OPTIONS, setOption } from "./options.js";
 
 export function buildHeader(view) {
   const { summary } = view;
@@ -99,8 +87,19 @@ export function buildBar(view) {
   view.say = live;
   view.playButton = button("▶", "Play (Space)", () => togglePlay(view), { "aria-pressed": "false" });
   view.prompt = buildPrompt(view);
+  const dense = button("dense", OPTIONS.dense[1][2], () => setOption(view, "dense", !view.dense), {
+    class: "dfl-button dfl-dense-button",
+  });
+  const showDense = () => {
+    view.root.classList.toggle("dfl-dense", view.dense);
+    dense.setAttribute("aria-pressed", String(view.dense));
+  };
   view.parts.push({
-    move: () => (counter.textContent = `${view.step + 1} / ${view.n}`),
+    move: () => {
+      counter.textContent = `${view.step + 1} / ${view.n}`;
+      showDense();
+    },
+    choice: showDense,
     step: () => paintHeadline(view, headline),
   });
   return h(
@@ -123,12 +122,10 @@ export function buildBar(view) {
     h(
       "div",
       { class: "dfl-tools" },
-      choice(view, "Fill", "fill", FILLS),
-      choice(view, "Edges", "lines", EDGES),
-      button("dense", "Dense grid (d)", () => setDense(view, !view.dense), {
-        class: "dfl-button dfl-dense-button",
-        "aria-pressed": "false",
-      }),
+      choice(view, "Fill", "fill"),
+      choice(view, "Rows", "order"),
+      choice(view, "Edges", "lines"),
+      dense,
       button("?", "Keys (?)", () => view.toggleSheet()),
     ),
   );
@@ -144,10 +141,11 @@ function paintHeadline(view, headline) {
   say(view, `Step ${step.i + 1} of ${view.n} · ${bold} · ${rest}`);
 }
 
-/** A group of buttons of which one is pressed; `name` is the field of `view` it sets. */
-function choice(view, label, name, options) {
+/** A group of buttons of which one is pressed; `name` is the option it sets. */
+export function choice(view, label, name) {
+  const options = offered(view, name);
   const buttons = options.map(([value, text, title]) =>
-    h("button", { type: "button", class: "dfl-button", title, text, onclick: () => setChoice(view, name, value) }),
+    h("button", { type: "button", class: "dfl-button", title, text, onclick: () => setOption(view, name, value) }),
   );
   const update = () =>
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(view[name] === options[i][0])));
@@ -160,28 +158,14 @@ function choice(view, label, name, options) {
   );
 }
 
-function setChoice(view, name, value) {
-  view[name] = value;
-  view.parts.forEach((part) => {
-    part.choice?.();
-    part.repaint?.();
-  });
+/** Turns an option on to its next choice and says what that means. */
+export function cycle(view, name) {
+  const [value, , meaning] = nextOption(view, name);
+  setOption(view, name, value);
+  tell(view, meaning);
 }
 
-export function cycle(view, name, options) {
-  const at = options.findIndex(([value]) => value === view[name]);
-  setChoice(view, name, options[(at + 1) % options.length][0]);
-  tell(view, options[(at + 1) % options.length][2]);
-}
-
-export function setDense(view, dense) {
-  view.dense = dense;
-  view.root.classList.toggle("dfl-dense", dense);
-  view.root.querySelector(".dfl-dense-button").setAttribute("aria-pressed", String(dense));
-  view.parts.forEach((part) => part.repaint?.());
-}
-
-/** The one text field: go to a step, or find a token. */
+/** The field that asks for a step. */
 function buildPrompt(view) {
   const input = h("input", { type: "text", class: "dfl-input", autocomplete: "off", spellcheck: "false" });
   const label = h("label", { class: "dfl-prompt" }, h("span"), input);
@@ -213,15 +197,6 @@ export function askStep(view) {
     if (step >= 1 && step <= view.n) go(view, step - 1);
     else tell(view, `There is no step ${text}; steps are 1 to ${view.n}.`);
     return step >= 1 && step <= view.n;
-  });
-}
-
-export function askToken(view) {
-  view.prompt.open("Find in the output", (text) => {
-    const step = findStep(view.summary, view.origins, text, view.step);
-    if (step >= 0) go(view, step);
-    else tell(view, `“${text}” does not occur in the output.`);
-    return false;
   });
 }
 

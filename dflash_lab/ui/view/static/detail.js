@@ -2,7 +2,7 @@
 
 import { range, score } from "./numbers.js";
 import { CAUSE_WORDS, causeSentence, cellFacts } from "./step.js";
-import { bdi, h } from "./dom.js";
+import { bdi, cellOf, h } from "./dom.js";
 import { buildWhatIf } from "./whatif.js";
 
 export function buildCard(view) {
@@ -19,7 +19,7 @@ export function buildCard(view) {
 
 export function openCard(view, j, r) {
   const { card, root } = view;
-  const cell = view.grid.cells[j]?.[r];
+  const cell = cellOf(view.grid, j, r);
   if (!cell) return;
   card.replaceChildren(...factSheet(view.current, j, r), h("p", { class: "dfl-dim", text: "Enter or click pins it" }));
   card.hidden = false;

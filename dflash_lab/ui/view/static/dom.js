@@ -118,6 +118,9 @@ export function triangle(c, x, y, colour, size = 3) {
   c.fill();
 }
 
+/** The grid's cell of candidate `r` at position `j`, wherever its row is. */
+export const cellOf = ({ cells, orders }, j, r) => cells[j]?.[orders[j].indexOf(r)];
+
 /** Leaves a node alone that already reads so: most cells of a grid change, most of their parts do not. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;

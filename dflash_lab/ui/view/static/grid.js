@@ -2,7 +2,7 @@
 
 import { css, inkOn, ramp, range } from "./numbers.js";
 import { cellLook, columnBounds, GLYPH, STATE_WORDS, visible } from "./step.js";
-import { bdi, h, nextFrame, reveal, setText, svg } from "./dom.js";
+import { bdi, cellOf, h, nextFrame, reveal, setText, svg } from "./dom.js";
 import { focusCell } from "./moves.js";
 import { whatIf } from "./whatif.js";
 import { drawOverlay } from "./overlay.js";
@@ -13,7 +13,7 @@ export function buildGrid(view) {
   const overlay = svg("svg", { class: "dfl-overlay", "aria-hidden": "true" });
   const wrap = h("div", { class: "dfl-gridwrap" }, table, overlay);
   const scroller = h("div", { class: "dfl-scroll" }, wrap);
-  const grid = { view, table, overlay, wrap, scroller, shape: "", heads: [], cells: [], targets: [] };
+  const grid = { view, table, overlay, wrap, scroller, shape: "", heads: [], cells: [], orders: [], targets: [] };
   view.grid = grid;
   const repaint = () => view.current && paintGrid(grid);
   view.parts.push({ step: repaint, repaint, cell: () => markCell(grid) });
@@ -54,9 +54,18 @@ function paintGrid(grid) {
     grid.shape = shape;
   }
   paintToken(grid.anchor, step.token(step.anchor));
+  grid.orders = range(step.depth).map((j) => rowOrder(view, step, j));
+  setText(grid.rankHead, view.order === "score" && step.edges ? "score" : "rank");
   for (let j = 0; j < step.depth; j++) paintColumn(grid, step, j);
   paintTargets(grid, step);
   markCell(grid);
+}
+
+/** The candidates of a column from the top row down. */
+function rowOrder(view, step, j) {
+  const ranks = range(step.width);
+  if (view.order !== "score" || !step.edges) return ranks;
+  return ranks.sort((a, b) => step.score(j, b) - step.score(j, a) || a - b);
 }
 
 /** Makes the table for another number of positions or candidates; the focusable table itself stays. */
@@ -66,7 +75,7 @@ function shapeGrid(grid, step) {
     h("td", attributes, h("div", { class: "dfl-c" }, h("bdi", { class: "dfl-t" }), h("span", { class: "dfl-n" })));
   grid.heads = range(step.depth).map(() => h("th", { scope: "col", role: "columnheader" }));
   grid.cells = range(step.depth).map((j) =>
-    range(step.width).map((r) => cell({ role: "gridcell", id: `${view.uid}-${j}-${r}`, "data-at": `${j},${r}` })),
+    range(step.width).map((r) => cell({ role: "gridcell", id: `${view.uid}-${j}-${r}` })),
   );
   grid.targets = range(step.depth).map(() =>
     h("td", { role: "gridcell", class: "dfl-target" }, h("div", { class: "dfl-v" })),
@@ -87,6 +96,7 @@ function shapeGrid(grid, step) {
     h("col", { class: "dfl-col-side" }),
   );
   const head = (text, cls) => h("th", { scope: "col", role: "columnheader", class: cls, text });
+  grid.rankHead = head("rank", "dfl-rank");
   const rows = range(Math.max(1, step.width)).map((r) => {
     const label = step.hasUnary ? r + 1 : step.depth ? "path" : "";
     const side = r === 0 ? [[grid.anchor], [bonus]] : [[], []];
@@ -107,7 +117,7 @@ function shapeGrid(grid, step) {
       h(
         "tr",
         { role: "row" },
-        head("rank", "dfl-rank"),
+        grid.rankHead,
         head("anchor"),
         ...grid.heads,
         head(step.depth ? "bonus" : "token"),
@@ -146,8 +156,10 @@ function paintColumn(grid, step, j) {
   head.title = `position ${j + 1}, sequence ${step.start + j + 1}: ${STATE_WORDS[state]}`;
   const bounds = view.fill === "p" ? null : columnBounds(step, view.fill, j);
   const other = view.picked && j >= view.picked.j ? whatIf(step, view.picked.j, view.picked.r).path[j] : -1;
-  for (let r = 0; r < step.width; r++) {
-    const cell = grid.cells[j][r];
+  for (let row = 0; row < step.width; row++) {
+    const r = grid.orders[j][row];
+    const cell = grid.cells[j][row];
+    cell.dataset.at = `${j},${r}`;
     const box = cell.firstChild;
     const look = cellLook(step, view.fill, j, r, bounds);
     const onPath = r === step.path[j];
@@ -199,7 +211,7 @@ function verdict(box, glyph, token, note) {
 function markCell(grid) {
   const { view, table } = grid;
   table.querySelector(".dfl-focus")?.classList.remove("dfl-focus");
-  const cell = grid.cells[view.pos]?.[view.rank];
+  const cell = cellOf(grid, view.pos, view.rank);
   if (cell) {
     cell.classList.add("dfl-focus");
     table.setAttribute("aria-activedescendant", cell.id);

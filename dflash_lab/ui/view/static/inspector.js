@@ -26,12 +26,13 @@ import { clamp } from "./numbers.js";
 import { firstTokens, stepStore, tokenOrigins } from "./trace.js";
 import { followTheme, h, idle, listen, watchSize } from "./dom.js";
 import { focusCell, go } from "./moves.js";
+import { readOptions } from "./options.js";
 import { buildStrip } from "./strip.js";
 import { buildBar, buildHeader, buildLegend } from "./bar.js";
 import { buildGrid } from "./grid.js";
 import { buildCard, buildDetail } from "./detail.js";
 import { buildEdges } from "./edges.js";
-import { buildText } from "./text.js";
+import { buildText, readLayers } from "./text.js";
 import { buildSheet, onKey } from "./keys.js";
 
 let mounts = 0;
@@ -50,10 +51,9 @@ export function mount(el, host) {
     rank: 0,
     hover: null,
     wantedPos: host.initial?.pos ? Math.trunc(host.initial.pos) - 1 : null,
-    fill: "p",
-    lines: "focus",
-    dense: false,
-    plain: false,
+    ...readOptions(),
+    layers: host.compact ? null : readLayers(summary),
+    matches: null,
     playing: 0,
     current: null,
     loading: false,

@@ -3,7 +3,7 @@
 import { clamp } from "./numbers.js";
 import { h } from "./dom.js";
 import { focusCell, go, jump, place, tell, togglePlay } from "./moves.js";
-import { askStep, askToken, cycle, EDGES, FILLS, setDense } from "./bar.js";
+import { askStep, cycle } from "./bar.js";
 import { closeCard, pin } from "./detail.js";
 import { dropWhatIf, toggleWhatIf } from "./whatif.js";
 
@@ -11,18 +11,19 @@ const KEYS = [
   ["← →  or  , .", "previous, next step"],
   ["PgUp PgDn", "ten steps back, on"],
   ["Home End", "first, last step"],
-  ["n  N", "next, previous rejection"],
+  ["n  N", "next, previous rejection, or step that the filter leaves"],
   ["g", "go to step…"],
-  ["/", "find token…"],
+  ["/", "filter steps: text, accepted = 0, cause = drafter"],
   ["Space", "play, pause"],
   ["Shift ← →", "position in the block"],
   ["↑ ↓", "candidate in the column"],
   ["Enter", "pin the cell"],
   ["w", "what if: take this candidate"],
   ["p", "fill: probability, logit, score"],
+  ["r", "rows: by rank, by selector score"],
   ["e", "edges: path, focus, all"],
   ["d", "dense grid"],
-  ["l", "text: origin, plain"],
+  ["l", "text: origin, probability, margin, plain"],
   ["f", "full screen"],
   ["y", "copy permalink"],
   ["?", "this sheet"],
@@ -79,13 +80,21 @@ function moveColumn(view, by) {
   focusCell(view, pos, view.current.path[pos], { card: true });
 }
 
+/** To the row above or below, in the order in which the rows stand. */
+function moveRow(view, by) {
+  const order = view.grid.orders[view.pos];
+  if (!view.current?.depth) return;
+  const row = clamp(order.indexOf(view.rank) + by, 0, order.length - 1);
+  focusCell(view, view.pos, order[row], { card: true });
+}
+
 const ACTIONS = {
   ArrowLeft: (view, event) => (event.shiftKey ? moveColumn(view, -1) : go(view, view.step - 1)),
   ArrowRight: (view, event) => (event.shiftKey ? moveColumn(view, 1) : go(view, view.step + 1)),
   ",": (view) => go(view, view.step - 1),
   ".": (view) => go(view, view.step + 1),
-  ArrowUp: (view) => focusCell(view, view.pos, view.rank - 1, { card: true }),
-  ArrowDown: (view) => focusCell(view, view.pos, view.rank + 1, { card: true }),
+  ArrowUp: (view) => moveRow(view, -1),
+  ArrowDown: (view) => moveRow(view, 1),
   PageUp: (view) => go(view, view.step - 10),
   PageDown: (view) => go(view, view.step + 10),
   Home: (view) => go(view, 0),
@@ -93,14 +102,15 @@ const ACTIONS = {
   n: (view) => jump(view, 1),
   N: (view) => jump(view, -1),
   g: askStep,
-  "/": askToken,
+  "/": (view) => view.find?.focus(),
   " ": togglePlay,
   Enter: pin,
   w: toggleWhatIf,
-  p: (view) => cycle(view, "fill", FILLS),
-  e: (view) => cycle(view, "lines", EDGES),
-  d: (view) => setDense(view, !view.dense),
-  l: (view) => view.setPlain?.(!view.plain),
+  p: (view) => cycle(view, "fill"),
+  e: (view) => cycle(view, "lines"),
+  r: (view) => cycle(view, "order"),
+  d: (view) => cycle(view, "dense"),
+  l: (view) => view.layers && cycle(view, "layer"),
   f: toggleFullScreen,
   y: (view) => view.host.onPermalink?.(place(view)),
   "?": toggleSheet,

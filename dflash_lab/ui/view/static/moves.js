@@ -60,11 +60,13 @@ function announce(view) {
   later(view, "select", 120, () => view.host.onSelect?.(place(view)));
 }
 
-/** To the next step, or the previous one, at which a proposal was rejected. */
+/** To the next step, or the previous one, that the filter leaves; without one, at which a proposal was rejected. */
 export function jump(view, direction) {
   const { acc, k } = view.summary.steps;
-  for (let i = view.step + direction; i >= 0 && i < view.n; i += direction) if (acc[i] < k[i]) return go(view, i);
-  tell(view, direction > 0 ? "No rejection after this step." : "No rejection before this step.");
+  const holds = view.matches ? (i) => view.matches.has(i) : (i) => acc[i] < k[i];
+  for (let i = view.step + direction; i >= 0 && i < view.n; i += direction) if (holds(i)) return go(view, i);
+  const what = view.matches ? "match" : "rejection";
+  return tell(view, direction > 0 ? `No ${what} after this step.` : `No ${what} before this step.`);
 }
 
 export function togglePlay(view) {

@@ -2,7 +2,7 @@
 
 import { css, diverging, range, total } from "./numbers.js";
 import { strongest } from "./step.js";
-import { svg } from "./dom.js";
+import { cellOf, svg } from "./dom.js";
 import { whatIf } from "./whatif.js";
 
 /** The path, and the edges asked for, over the cells. */
@@ -14,7 +14,7 @@ export function drawOverlay(grid) {
   overlay.setAttribute("width", origin.width);
   overlay.setAttribute("height", origin.height);
   const box = (j, r) => {
-    const cell = j < 0 ? grid.anchor : grid.cells[j]?.[r];
+    const cell = j < 0 ? grid.anchor : cellOf(grid, j, r);
     if (!cell) return null;
     const rect = cell.firstChild.getBoundingClientRect();
     return {

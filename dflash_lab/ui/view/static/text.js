@@ -1,17 +1,27 @@
 /* The output text. */
 
-import { range } from "./numbers.js";
+import { css, decodeBuffer, inkOn, probability, ramp, range, score } from "./numbers.js";
 import { NO_TOKEN, visible } from "./step.js";
 import { byteRun, makeChunks } from "./trace.js";
 import { h, later, nextFrame, reveal } from "./dom.js";
 import { go, paint, say } from "./moves.js";
+import { offered } from "./options.js";
+import { choice } from "./bar.js";
+
+const TIE = 0.25;
+const WIDE_MARGIN = 6;
+
+/** Per output token what the target found: {p, margin}, each null where nothing was recorded. */
+export function readLayers({ layers }) {
+  return { p: decodeBuffer(layers?.p), margin: decodeBuffer(layers?.margin) };
+}
 
 export function buildText(view) {
   const { summary } = view;
   const body = h("div", { class: "dfl-text", tabindex: "0", role: "region", "aria-label": "Output text" });
   const plain = h("pre", { class: "dfl-plain", dir: "auto", text: summary.text });
-  plain.hidden = true;
   const text = { view, body, plain, chunks: makeChunks(summary), nodes: [], spans: new Map(), marked: [] };
+  if (!offered(view, "layer").some(([value]) => value === view.layer)) view.layer = "origin";
   text.nodes = text.chunks.map(([from, to]) => {
     const node = h("div", { class: "dfl-chunk", dir: "auto" });
     node.style.minHeight = `${Math.ceil((to - from) / 22) * 22}px`;
@@ -29,22 +39,7 @@ export function buildText(view) {
     const at = event.target.closest?.("[data-k]");
     if (at) goToken(view, Number(at.dataset.k));
   });
-  view.parts.push({ move: () => markStep(text) });
-  const toggle = h("button", {
-    type: "button",
-    class: "dfl-button",
-    "aria-pressed": "false",
-    title: "Plain text (l)",
-    text: "plain",
-    onclick: () => view.setPlain(!view.plain),
-  });
-  view.setPlain = (on) => {
-    view.plain = on;
-    toggle.setAttribute("aria-pressed", String(on));
-    plain.hidden = !on;
-    text.nodes.forEach((node) => (node.hidden = on));
-    if (!on) markStep(text);
-  };
+  view.parts.push({ move: () => markStep(text), repaint: () => paintLayer(text) });
   return h(
     "section",
     { class: "dfl-section", "aria-label": "Output" },
@@ -53,13 +48,34 @@ export function buildText(view) {
       { class: "dfl-section-head" },
       h("h3", { text: "Output" }),
       view.drafted ? textLegend() : h("span", { class: "dfl-textlegend" }),
-      toggle,
+      choice(view, "Text", "layer"),
       copyButton(view, "copy text", () => summary.text),
       copyButton(view, "copy ids", () => summary.output.join(" ")),
     ),
     buildPromptText(summary),
     body,
   );
+}
+
+function paintLayer(text) {
+  const { view, body, plain, nodes } = text;
+  const hidden = view.layer === "plain";
+  body.dataset.layer = view.layer;
+  plain.hidden = !hidden;
+  nodes.forEach((node) => (node.hidden = hidden));
+  text.spans.forEach((span, k) => shade(text, span, k));
+  if (!hidden) markStep(text);
+}
+
+/** The darker, the less sure the target was. */
+function shade({ view }, span, k) {
+  const value = view.layers[view.layer]?.[k];
+  const known = Number.isFinite(value);
+  const level = view.layer === "p" ? 1 - value : 1 - value / WIDE_MARGIN;
+  const colour = known ? ramp(view.palette, 0.9 * level) : null;
+  span.style.backgroundColor = colour ? css(colour) : "";
+  span.style.color = colour ? inkOn(colour) : "";
+  span.classList.toggle("dfl-tie", known && view.layer === "margin" && value < TIE);
 }
 
 function textLegend() {
@@ -140,7 +156,7 @@ function tokenSpan(text, k) {
   const { summary, origins } = text.view;
   const token = summary.tokens[summary.output[k]] ?? NO_TOKEN;
   const { step, origin } = origins[k];
-  const title = step < 0 ? "from prefill" : `step ${step + 1}, ${origin}`;
+  const title = [step < 0 ? "from prefill" : `step ${step + 1}, ${origin}`, ...layerWords(text.view.layers, k)].join(" · ");
   const span = h("bdi", {
     class: `dfl-tok dfl-o-${origin}${token.s ? " dfl-pill" : ""}`,
     "data-k": k,
@@ -148,7 +164,15 @@ function tokenSpan(text, k) {
     text: visible(token),
   });
   text.spans.set(k, span);
+  if (text.view.palette) shade(text, span, k);
   return span;
+}
+
+function layerWords({ p, margin }, k) {
+  return [
+    ...(Number.isFinite(p?.[k]) ? [`target p ${probability(p[k])}`] : []),
+    ...(Number.isFinite(margin?.[k]) ? [`top-2 margin ${score(margin[k])}`] : []),
+  ];
 }
 
 function markStep(text) {
@@ -165,5 +189,5 @@ function markStep(text) {
   });
   text.marked.forEach((span) => span.classList.add("dfl-now"));
   const [head] = text.marked;
-  if (head && !view.plain) nextFrame(view, "text", () => reveal(text.body, head, 0));
+  if (head && view.layer !== "plain") nextFrame(view, "text", () => reveal(text.body, head, 0));
 }

@@ -57,23 +57,37 @@ export function byteRun(hex) {
   }
 }
 
-/** The step of the next output token at which `needle` begins, after step `after`, wrapping round; -1 if nowhere. */
-export function findStep(summary, origins, needle, after) {
-  const starts = [];
-  let text = "";
-  for (const id of summary.output) {
-    starts.push(text.length);
-    text += (summary.tokens[id] ?? NO_TOKEN).t;
-  }
-  const lower = text.toLowerCase();
+const COMPARED = {
+  "=": (a, b) => a === b,
+  "<": (a, b) => a < b,
+  ">": (a, b) => a > b,
+  "<=": (a, b) => a <= b,
+  ">=": (a, b) => a >= b,
+};
+
+/** The steps that a query means, as a set: `accepted >= 3`, `cause = drafter`, else those at which the text begins. */
+export function matchingSteps(summary, origins, query) {
+  const { acc, cause } = summary.steps;
+  const counted = /^\s*accepted\s*(<=|>=|=|<|>)\s*(\d+)\s*$/i.exec(query);
+  const caused = /^\s*cause\s*=\s*(\w+)\s*$/i.exec(query);
+  if (counted) return indices(acc, (value) => COMPARED[counted[1]](value, Number(counted[2])));
+  if (caused) return indices(cause, (value) => value === caused[1].toLowerCase());
+  return stepsWithText(summary, origins, query);
+}
+
+const indices = (values, holds) => new Set(values.flatMap((value, i) => (holds(value) ? [i] : [])));
+
+function stepsWithText(summary, origins, needle) {
+  const texts = summary.output.map((id) => (summary.tokens[id] ?? NO_TOKEN).t.toLowerCase());
+  const text = texts.join("");
   const wanted = needle.toLowerCase();
-  let first = -1;
-  for (let at = lower.indexOf(wanted); wanted && at >= 0; at = lower.indexOf(wanted, at + 1)) {
-    const step = Math.max(0, origins[starts.findLastIndex((start) => start <= at)].step);
-    if (step > after) return step;
-    if (first < 0) first = step;
+  const found = new Set();
+  let [k, end] = [0, texts[0]?.length ?? 0];
+  for (let at = text.indexOf(wanted); wanted && at >= 0; at = text.indexOf(wanted, at + 1)) {
+    while (end <= at) end += texts[++k].length;
+    found.add(Math.max(0, origins[k].step));
   }
-  return first;
+  return found;
 }
 
 /** Steps fetched on demand: one promise per step, a cache of 64, neighbours ahead of time. */
