@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ class Generation:
         )
         self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._failed = False
+        self._over = False
 
     def __iter__(self) -> Iterator[Step]:
         try:
@@ -172,6 +174,8 @@ class Generation:
         except Exception:
             self._failed = True
             raise
+        finally:
+            self._over = True
 
     def cancel(self) -> None:
         """Stop before the next step; may be called from another thread."""
@@ -208,9 +212,10 @@ class Generation:
         return self._decoding.summary
 
     def trace(self) -> Trace:
-        """The trace of what was decoded so far; needs a record level other than `none`."""
+        """The trace of what was decoded so far, also between two steps; needs a record level other than `none`."""
         assert self._recorder is not None, "nothing is recorded at level 'none'"
-        return self._recorder.finish(self.header(), self._tokens)
+        take = self._recorder.finish if self._over else self._recorder.snapshot
+        return take(self.header(), self._tokens)
 
     def header(self) -> TraceHeader:
         """The trace header without its token texts."""
@@ -234,9 +239,13 @@ class Generation:
             block_size=self.block_size,
             num_candidates=self.num_candidates,
             backends=dict(pair.backends),
-            provenance=provenance(),
+            provenance=self._provenance,
             warnings=self.warnings,
         )
+
+    @cached_property
+    def _provenance(self) -> dict[str, Any]:
+        return provenance()
 
     def _tokens(self, ids) -> dict[int, TokenInfo]:
         return {i: TokenInfo(*entry) for i, entry in self.pair.text.tokens(ids).items()}

@@ -70,12 +70,18 @@ class Recorder:
     def finish(
         self, header: TraceHeader, tokens: Callable[[list[int]], Mapping[int, TokenInfo]] | None = None
     ) -> Trace:
-        """The trace of the steps so far, under `header` with this recorder's level; stops observing.
+        """The trace of the steps so far, as `snapshot` gives it; stops observing."""
+        while self._remove:
+            self._remove.pop()()
+        return self.snapshot(header, tokens)
+
+    def snapshot(
+        self, header: TraceHeader, tokens: Callable[[list[int]], Mapping[int, TokenInfo]] | None = None
+    ) -> Trace:
+        """The trace of the steps so far, under `header` with this recorder's level; what comes is recorded as before.
 
         `tokens` gives the text of every id that occurs in the trace, for the header.
         """
-        while self._remove:
-            self._remove.pop()()
         header = dataclasses.replace(header, level=self.level)
         if tokens is not None:
             header = dataclasses.replace(header, tokens=tokens(self._token_ids(header)))

@@ -68,7 +68,9 @@ def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button,
 
     def open_in_inspect(request: gr.Request) -> list[Any]:
         run = runs.get(request.session_hash)
-        return show(inspect.arrive(store, Place(run.trace_id if run else None)), inspect.TAB)
+        id = run.watch() if run else None
+        problem = None if id else "Nothing is decoded yet: open the run again in a moment."
+        return show(inspect.arrive(store, Place(id, problem=problem)), inspect.TAB)
 
     def changed(value: dict[str, Any], now: dict[str, Any] | None) -> list[Any]:
         if now and value["trace"] == now["trace"]:

@@ -72,15 +72,19 @@ class Run:
     """
 
     FINAL = ("done", "cancelled", "failed")
+    LIVE_S = 1.0
+    """Who watches is given the steps so far at most this often, seconds."""
 
-    def __init__(self, request: GenerateRequest, engine: Engine, keep: Callable[[Trace], str]) -> None:
-        """`keep(trace)` stores the finished trace and gives its id."""
+    def __init__(self, request: GenerateRequest, engine: Engine, keep: Callable[[Trace, bool], str]) -> None:
+        """`keep(trace, live)` stores what there is so far (live) or the finished trace, and gives its id."""
         self.request = request
         self.state = "queued"
         self.message = "Waiting for the model: another run has it." if engine.lock.locked() else "Starting…"
         self.trace_id: str | None = None
         self._engine = engine
         self._keep = keep
+        self._watched = False
+        self._shown = threading.Event()
         self._lock = threading.Lock()
         self._cancelled = False
         self._generation: Any = None
@@ -109,6 +113,16 @@ class Run:
                 self._generation.cancel()
             if self._worker is None and not self.finished:
                 self._say("cancelled", "Stopped before it began.")
+
+    def watch(self) -> str | None:
+        """Id of a trace that grows with the run, from now on; of the finished one if it has ended; None if too early.
+
+        Making it costs the run a little time, so it is made for runs that somebody watches.
+        """
+        self._watched = True
+        if self.state == "running":
+            self._shown.wait(2 * self.LIVE_S)
+        return self.trace_id
 
     def join(self, seconds: float | None = None) -> None:
         """Wait for the worker to end, `seconds` at most."""
@@ -142,6 +156,7 @@ class Run:
             log.exception("the run failed")
             self._say("failed", f"{type(error).__name__}: {error}")
         finally:
+            self._shown.set()
             with self._lock:
                 self._generation = None
 
@@ -157,6 +172,7 @@ class Run:
         self._say("running", "Reading the prompt…")
         parts = self._parts = TextParts(pair.text.decode)
         pace = Pace()
+        shown_at = 0.0
         try:
             for step in generation:
                 if step.record.index == 0:
@@ -165,8 +181,12 @@ class Run:
                 pace.add(step.record)
                 self._stats = pace.view()
                 self._say("running", "Decoding…")
-        except DFlashLabError:
-            self.trace_id = self._keep(generation.trace())  # the steps before the fault explain it
+                if self._watched and time.perf_counter() - shown_at >= self.LIVE_S:
+                    self.trace_id = self._keep(generation.trace(), True)
+                    shown_at = time.perf_counter()
+                    self._shown.set()
+        except Exception:
+            self.trace_id = self._keep(generation.trace(), False)  # the steps before the fault explain it
             raise
         if not pace.records:
             parts.add(generation.output_ids, "target")
@@ -174,7 +194,7 @@ class Run:
         self._finish(generation.trace())
 
     def _finish(self, trace: Trace) -> None:
-        self.trace_id = self._keep(trace)
+        self.trace_id = self._keep(trace, False)
         header, found = trace.header, metrics.trace_metrics(trace)
         last = {
             "acceptance_length": found.mean_acceptance_length,

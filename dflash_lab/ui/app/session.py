@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import secrets
 import shutil
 import tempfile
 import threading
@@ -42,6 +43,8 @@ class Entry:
     """The trace; its tensors are fetched on demand."""
     path: Path | None = None
     """Its file, where it came from one."""
+    live: bool = False
+    """Whether it is the beginning of a run that goes on."""
 
     @property
     def label(self) -> str:
@@ -51,12 +54,13 @@ class Entry:
         header = self.trace.header
         prompt = " ".join(str(header.request.get("prompt", self.trace.name)).split())
         how = f"block {header.block_size}" if header.drafter else "no drafter"
-        return f"{self.source} · {how} · {prompt[:40]}{'…' if len(prompt) > 40 else ''}"
+        return f"{'running' if self.live else self.source} · {how} · {prompt[:40]}{'…' if len(prompt) > 40 else ''}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """`wire.trace_summary` under the label of the picker, made once."""
-        return wire.trace_summary(self.trace) | {"name": self.label}
+        """`wire.trace_summary` under the label of the picker, made once; `id` is the one for links."""
+        named = {"name": self.label, "id": self.id}
+        return wire.trace_summary(self.trace) | named | ({"status": "running"} if self.live else {})
 
     @cached_property
     def opening_step(self) -> int:
@@ -80,6 +84,7 @@ class TraceStore:
     def __init__(self, example: Trace, capacity: int = 32) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        self._runs: dict[str, Entry] = {}
         self._capacity = capacity
         self._count = itertools.count()
         self.example = self.add(example, "example")
@@ -92,6 +97,16 @@ class TraceStore:
             passing = [e for e in self._entries.values() if e.source in ("upload", "run")]
             for old in passing[: -self._capacity]:
                 del self._entries[old.id]
+        return entry
+
+    def keep_run(self, id: str, trace: Trace, live: bool) -> Entry:
+        """Register what there is of the run called `id`; the finished trace is found under that name as well."""
+        entry = Entry(id, "run", trace, live=True) if live else self.add(trace, "run")
+        with self._lock:
+            self._runs.pop(id, None)
+            self._runs[id] = entry
+            for old in list(self._runs)[: -self._capacity]:
+                del self._runs[old]
         return entry
 
     def open(self, path: Path) -> Entry:
@@ -110,12 +125,12 @@ class TraceStore:
     def get(self, id: str) -> Entry | None:
         """The entry called `id`, or None."""
         with self._lock:
-            return self._entries.get(id)
+            return self._entries.get(id) or self._runs.get(id)
 
     def entries(self) -> list[Entry]:
         """All entries: those given at the start first, then the newest."""
         with self._lock:
-            entries = list(self._entries.values())
+            entries = [*self._entries.values(), *(e for e in self._runs.values() if e.live)]
         given = [e for e in entries if e.source in ("file", "example")]
         return given + [e for e in reversed(entries) if e not in given]
 
@@ -184,7 +199,8 @@ class Runs:
 
     def prepare(self, session: str, request: GenerateRequest) -> Run:
         """A new run for `session`, queued; a former one is cancelled."""
-        run = Run(request, self._engine, lambda trace: self._store.add(trace, "run").id)
+        id = f"run-{secrets.token_hex(4)}"
+        run = Run(request, self._engine, lambda trace, live: self._store.keep_run(id, trace, live).id)
         with self._lock:
             former, self._runs[session] = self._runs.get(session), run
         if former is not None:

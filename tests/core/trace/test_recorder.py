@@ -122,6 +122,19 @@ def test_recording_changes_nothing_and_ends_with_finish():
     assert len(trace) == 2
 
 
+def test_a_snapshot_is_what_there_is_so_far_and_recording_goes_on():
+    recorder = Recorder("scores")
+    hooks = recorder.attach(Hooks())
+    recorder.add(run_step(hooks, index=0))
+    early = recorder.snapshot(TraceHeader())
+    recorder.add(run_step(hooks, index=1))
+    late = recorder.finish(TraceHeader())
+    assert (len(early), len(late)) == (1, 2)
+    assert early.tensor("edges", 1) is None
+    for name in ("edges", "log_norm"):
+        assert late.tensor(name, 1) is not None
+
+
 def test_dflash_1_has_no_edges_and_autoregressive_no_draft():
     trace, _ = recorded(selector=False)
     assert trace.tensor("edges", 0) is None

@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from toytraces import make_trace
 
 from dflash_lab.core.trace import store as trace_store
+from dflash_lab.ui.app.run import Run
 from dflash_lab.ui.app.session import trace_id
 
 pytestmark = [
@@ -271,3 +272,32 @@ def test_every_tab_fills_the_width(page, serve, store):
         panel = page.locator("[role=tabpanel]:visible")
         expect(panel).to_have_count(1)
         assert panel.bounding_box()["width"] >= 0.9 * 1440
+
+
+def test_a_run_is_followed_until_the_reader_moves(page, serve, store, monkeypatch):
+    monkeypatch.setattr(Run, "LIVE_S", 0.2)
+    open_page(page, serve(store, FakeEngine(make_trace(120, 8, 4), step_s=0.05)), tab="generate")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Watch in Inspect").click()
+    counter = page.locator("#dfa-inspector .dfl-counter")
+    expect(page.locator("#dfa-inspector .dfl-warn")).to_have_text("running")
+    follow = page.get_by_role("button", name="Go along with the run")
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    seen = {counter.text_content()}
+    for _ in range(2):
+        expect(counter).not_to_have_text(list(seen)[-1])
+        seen.add(counter.text_content())
+    assert all(here == last for here, last in (text.split(" / ") for text in seen))
+    slider = page.locator("#dfa-inspector [role=slider]").first
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    length = counter.text_content().split(" / ")[1]
+    expect(counter).not_to_have_text(f"1 / {length}")
+    assert counter.text_content().startswith("1 / ")
+    assert slider.evaluate("node => node === document.activeElement")
+    expect(counter).to_have_text("1 / 120", timeout=15_000)
+    expect(follow).to_be_hidden()
+    made = next(entry for entry in store.entries() if entry.source == "run")
+    wait_query(page, trace=made.id, step=0)
+    expect(page.locator("#dfa-inspector .dfl-warn")).to_have_count(0)

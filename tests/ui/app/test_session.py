@@ -13,7 +13,7 @@ from toytraces import make_trace
 from dflash_lab.core.errors import NumericsError, RequestError, TraceError
 from dflash_lab.core.trace import store as trace_store
 from dflash_lab.core.types import GenerateRequest
-from dflash_lab.ui.app.run import Pace
+from dflash_lab.ui.app.run import Pace, Run
 from dflash_lab.ui.app.session import KINDS, Runs, TraceStore, read_traces, trace_id
 from dflash_lab.ui.app.tabs import inspect
 
@@ -245,3 +245,32 @@ def test_no_rate_before_half_a_second(monkeypatch):
     assert view["tok_s"] == pytest.approx(tokens / (10.1 + steps[0].timings.total_ms / 1000))
     assert view["tok_s_now"] == pytest.approx(steps[2].commit_length / 2)
     assert view["tokens"] == 1 + tokens
+
+
+def test_a_watched_run_grows_under_one_name_and_ends_under_its_own(monkeypatch):
+    monkeypatch.setattr(Run, "LIVE_S", 0.05)
+    engine, store = FakeEngine(make_trace(60, 8, 4), step_s=0.01), TraceStore(make_trace(2))
+    run = Runs(store, engine).prepare("a", REQUEST)
+    run.start()
+    wait_for(lambda: run.state == "running")
+    live = run.watch()
+    first = store.get(live)
+    assert first.live
+    assert first.summary["status"] == "running"
+    assert 0 < len(first.trace) < 60
+    assert first in store.entries()
+    wait_for(lambda: len(store.get(live).trace) > len(first.trace))
+    run.join(10)
+    ended = store.get(live)
+    assert (ended.live, len(ended.trace)) == (False, 60)
+    assert ended.id == run.watch() == ended.summary["id"] != live
+    assert [entry.id for entry in store.entries()] == [store.example.id, ended.id]
+
+
+def test_a_run_that_nobody_watches_is_stored_once():
+    engine, store = FakeEngine(), TraceStore(make_trace(2))
+    kept = []
+    keep_run = store.keep_run
+    store.keep_run = lambda *what: kept.append(what) or keep_run(*what)
+    finish(Runs(store, engine).prepare("a", REQUEST))
+    assert [live for _, _, live in kept] == [False]

@@ -12,6 +12,7 @@ from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.trace.whatif import what_if
 from dflash_lab.ui.view.layers import token_layers
 from dflash_lab.ui.view.text import visible
+from dflash_lab.ui.view.wire import trace_summary
 from tests.ui.toytraces import HOSTILE, make_trace
 
 pytestmark = pytest.mark.browser
@@ -523,3 +524,40 @@ def test_choices_are_remembered_and_nonsense_is_not(inspect, page):
     page.evaluate("window.ready")
     assert "p" in page.locator("[aria-pressed=true]").all_text_contents()
     assert page.locator(".dfl-dense").count() == 0
+
+
+def test_a_trace_that_grows_keeps_the_place_and_the_focus(inspect):
+    whole = make_trace(60, 8, 8, seed=2)
+    short = cut(whole, 10)
+    host = inspect(short)
+    page = host.page
+    running = trace_summary(short) | {"status": "running"}
+    page.evaluate("dispose()")
+    page.evaluate("summary => start({}, summary)", running)
+    page.get_by_role("slider").focus()
+    host.press("End", "Shift+ArrowRight", "Shift+ArrowRight")
+    last = host.page.locator(".dfl-focus").get_attribute("data-at")
+    text = page.locator(".dfl-text").text_content()
+    host.trace = whole
+    page.evaluate("summary => dispose.update(summary)", trace_summary(cut(whole, 40)) | {"status": "running"})
+    host.idle()
+    assert (host.step, host.focused()) == (9, "slider")
+    assert page.locator(".dfl-focus").get_attribute("data-at") == last
+    assert page.locator(".dfl-counter").text_content() == "10 / 40"
+    assert len(page.locator(".dfl-text").text_content()) > len(text)
+    assert page.locator(".dfl-text [data-k]").count() == len(cut(whole, 40).header.output_ids)
+    page.get_by_role("button", name="Go along with the run").click()
+    host.idle()
+    assert host.step == 39
+    page.evaluate("summary => dispose.update(summary)", trace_summary(whole))
+    host.idle()
+    assert host.step == 39
+    assert not page.get_by_role("button", name="Go along with the run").is_visible()
+
+
+def cut(trace, steps):
+    """The beginning of a run."""
+    end = trace.steps[steps - 1]
+    length = end.start + end.commit_length + 1 - len(trace.header.prompt_ids)
+    header = dataclasses.replace(trace.header, output_ids=trace.header.output_ids[:length])
+    return Trace(header, trace.steps[:steps], trace.tensor, trace.name)

@@ -2,6 +2,7 @@
 window.dflashLab = (() => {
   const LINK_VERSION = "1";
   const THEME_KEY = "dflash-lab-theme";
+  const FOLLOW_MS = 700;
   const testing = new URLSearchParams(location.search).has("testing");
   const here = { trace: null, step: 0, pos: null };
   let beside = null;
@@ -116,10 +117,27 @@ window.dflashLab = (() => {
         const traces = source(server, view.trace);
         const [module, summary] = await Promise.all([load("inspector"), traces.summary]);
         const host = { ...traces, summary, onPermalink: copyLink, initial: initial(view), testing };
-        return (slot) => module.mount(slot, { ...host, onSelect: ({ step, pos }) => moveTo({ step, pos }) });
+        return (slot) => {
+          const dispose = module.mount(slot, { ...host, onSelect: ({ step, pos }) => moveTo({ step, pos }) });
+          if (summary.status === "running") follow(server, view.trace, dispose, slot.firstChild);
+          return dispose;
+        };
       },
       arrived: ({ trace, step, pos }) => moveTo({ trace, step, pos }),
     });
+  }
+
+  // The steps of a run as they come, until it ends or `shown` is no longer on the page.
+  async function follow(server, trace, dispose, shown) {
+    for (let running = true; running; ) {
+      await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));
+      const summary = await ask(server.trace_summary, { trace }).catch(() => null);
+      if (!summary || !shown.isConnected) return;
+      dispose.update(summary);
+      running = summary.status === "running";
+      // What has ended has a name that depends on its content alone.
+      if (!running) moveTo({ trace: summary.id });
+    }
   }
 
   function compare(root, props, server, watch) {

@@ -189,7 +189,7 @@ def _connect(runs: Runs, form: Form, outputs: list[Any]) -> None:
         try:
             run = runs.prepare(request.session_hash, make_request(*fields))
         except RequestError as error:
-            return [refused(error), *_buttons(running=False, done=False)]
+            return [refused(error), *_buttons(running=False, seen=False)]
         return show_run(run)
 
     def follow(request: gr.Request) -> Iterator[list[Any]]:
@@ -224,8 +224,10 @@ def _connect(runs: Runs, form: Form, outputs: list[Any]) -> None:
 
 def show_run(run: Run) -> list[Any]:
     """The output's value and the state of Start, Stop and Open."""
-    return [run.view(), *_buttons(running=not run.finished, done=run.trace_id is not None)]
+    seen = run.state == "running" or run.trace_id is not None
+    return [run.view(), *_buttons(running=not run.finished, seen=seen)]
 
 
-def _buttons(running: bool, done: bool) -> list[gr.Button]:
-    return [gr.Button(interactive=not running), gr.Button(interactive=running), gr.Button(interactive=done)]
+def _buttons(running: bool, seen: bool) -> list[gr.Button]:
+    opened = gr.Button("Watch in Inspect" if running else "Open in Inspect", interactive=seen)
+    return [gr.Button(interactive=not running), gr.Button(interactive=running), opened]

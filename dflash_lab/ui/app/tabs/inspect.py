@@ -20,7 +20,8 @@ TAB = "inspect"
 def view(entry: Entry, step: int | None = None, pos: int | None = None, notice: str | None = None) -> dict[str, Any]:
     """The inspector's value: where to look, and a message above it."""
     last = max(len(entry.trace) - 1, 0)
-    step = entry.opening_step if step is None else min(max(step, 0), last)
+    opening = last if entry.live else entry.opening_step
+    step = opening if step is None else min(max(step, 0), last)
     return {"trace": entry.id, "step": step, "pos": pos, "notice": notice}
 
 

@@ -3,22 +3,28 @@
 import { milliseconds, total } from "./numbers.js";
 import { CAUSE_WORDS } from "./step.js";
 import { h } from "./dom.js";
-import { go, jump, say, tell, togglePlay } from "./moves.js";
+import { go, jump, say, setFollowing, tell, togglePlay } from "./moves.js";
 import { nextOption, offered, OPTIONS, setOption } from "./options.js";
 
 export function buildHeader(view) {
+  const header = h("header", { class: "dfl-header" });
+  const grow = () => header.replaceChildren(...headerParts(view));
+  grow();
+  view.parts.push({ grow });
+  return header;
+}
+
+function headerParts(view) {
   const { summary } = view;
   const chips = summary.chips.map(([label, value]) =>
     h("span", { class: "dfl-chip" }, h("span", { class: "dfl-dim", text: `${label} ` }), value),
   );
   if (summary.status !== "complete") chips.unshift(h("span", { class: "dfl-chip dfl-warn", text: summary.status }));
-  return h(
-    "header",
-    { class: "dfl-header" },
+  return [
     h("div", { class: "dfl-title" }, h("strong", { text: summary.name }), ...chips),
     buildTotals(view),
-    summary.warnings.length ? buildWarnings(summary.warnings) : null,
-  );
+    ...(summary.warnings.length ? [buildWarnings(summary.warnings)] : []),
+  ];
 }
 
 function buildWarnings(warnings) {
@@ -94,11 +100,20 @@ export function buildBar(view) {
     view.root.classList.toggle("dfl-dense", view.dense);
     dense.setAttribute("aria-pressed", String(view.dense));
   };
+  const follow = button("● follow", "Go along with the run", () => setFollowing(view, !view.following));
+  const showFollow = () => {
+    follow.hidden = view.summary.status !== "running";
+    follow.setAttribute("aria-pressed", String(view.following));
+  };
+  const count = () => (counter.textContent = `${view.step + 1} / ${view.n}`);
   view.parts.push({
     move: () => {
-      counter.textContent = `${view.step + 1} / ${view.n}`;
+      count();
       showDense();
+      showFollow();
     },
+    grow: count,
+    follow: showFollow,
     choice: showDense,
     step: () => paintHeadline(view, headline),
   });
@@ -115,6 +130,7 @@ export function buildBar(view) {
       button("»", "Last step (End)", () => go(view, view.n - 1)),
       button("✗", "Next rejection (n)", () => jump(view, 1)),
       view.playButton,
+      follow,
     ),
     headline,
     live,

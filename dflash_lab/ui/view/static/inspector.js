@@ -16,7 +16,8 @@
  *   testing     optional true: no animation, and window.__dflashIdle() resolves when nothing is pending
  *
  * dispose() removes everything from the element, with its listeners and observers. dispose.show({step, pos}) moves
- * the view from outside, without calling onSelect.
+ * the view from outside, without calling onSelect. dispose.update(summary) takes the longer summary of a run that goes
+ * on (status "running"); the view goes along with its last step until the reader moves.
  *
  * The style sheet inspector.css is the host's to load. All class names start with "dfl". Token text reaches the page
  * through textContent and canvas only.
@@ -25,7 +26,7 @@
 import { clamp } from "./numbers.js";
 import { firstTokens, stepStore, tokenOrigins } from "./trace.js";
 import { followTheme, h, idle, listen, watchSize } from "./dom.js";
-import { focusCell, go } from "./moves.js";
+import { focusCell, go, paint, setFollowing } from "./moves.js";
 import { readOptions } from "./options.js";
 import { buildStrip } from "./strip.js";
 import { buildBar, buildHeader, buildLegend } from "./bar.js";
@@ -54,6 +55,7 @@ export function mount(el, host) {
     ...readOptions(),
     layers: host.compact ? null : readLayers(summary),
     matches: null,
+    following: summary.status === "running",
     playing: 0,
     current: null,
     loading: false,
@@ -61,7 +63,7 @@ export function mount(el, host) {
     picked: null,
     origins: tokenOrigins(summary),
     firstTokens: firstTokens(summary),
-    store: stepStore(host.getStep, summary.n),
+    store: stepStore(host.getStep, () => view.n),
     undo: [],
     parts: [],
     timers: {},
@@ -104,7 +106,37 @@ export function mount(el, host) {
     if (step !== undefined && step !== view.step) go(view, step, { silent: true });
     else if (pos && view.current) focusCell(view, pos - 1, view.current.path[pos - 1] ?? 0, { silent: true });
   };
+  dispose.update = (longer) => update(view, longer);
   return dispose;
+}
+
+/** The same run, further on. */
+function update(view, summary) {
+  Object.assign(view, {
+    summary,
+    n: summary.n,
+    origins: tokenOrigins(summary),
+    firstTokens: firstTokens(summary),
+    layers: view.host.compact ? null : readLayers(summary),
+  });
+  view.parts.forEach((part) => part.grow?.());
+  // Of the last blocks the text was not known to their ends.
+  view.store.forget((step) => step.lengths.known < step.depth);
+  view.parts.forEach((part) => part.repaint?.());
+  if (view.following) setFollowing(view, true);
+  else refresh(view);
+}
+
+/** Shows what has become known of the step that is shown. */
+async function refresh(view) {
+  setFollowing(view, false);
+  const { step, pos, rank } = view;
+  if (!view.current || view.store.peek(step)) return;
+  const fresh = await view.store.get(step).catch(() => null);
+  if (!fresh || step !== view.step) return;
+  view.wantedPos = pos;
+  paint(view, fresh);
+  focusCell(view, pos, rank, { silent: true });
 }
 
 function mountEmpty(el, { summary, theme }) {
@@ -123,6 +155,7 @@ function mountEmpty(el, { summary, theme }) {
     root.remove();
   };
   dispose.show = () => {};
+  dispose.update = () => {};
   return dispose;
 }
 

@@ -6,8 +6,18 @@ import { h, later } from "./dom.js";
 export function go(view, step, { silent = false } = {}) {
   view.step = clamp(Math.trunc(step) || 0, 0, view.n - 1);
   view.parts.forEach((part) => part.move?.());
-  if (!silent) announce(view);
+  if (!silent) {
+    setFollowing(view, false);
+    announce(view);
+  }
   load(view);
+}
+
+/** Whether the view goes along with a run that goes on: until the reader moves. */
+export function setFollowing(view, on) {
+  view.following = on && view.summary.status === "running";
+  view.parts.forEach((part) => part.follow?.());
+  if (view.following) go(view, view.n - 1, { silent: true });
 }
 
 /** Paints the step asked for last; steps passed over while one was on its way are never fetched. */

@@ -36,7 +36,6 @@ export function buildStrip(view) {
   const move = () => {
     const { acc, k } = view.summary.steps;
     note.textContent = "";
-    slider.setAttribute("aria-valuemax", view.n);
     slider.setAttribute("aria-valuenow", view.step + 1);
     slider.setAttribute(
       "aria-valuetext",
@@ -47,7 +46,13 @@ export function buildStrip(view) {
   const repaint = () => nextFrame(view, "strip", draw);
   view.parts.push({ repaint, move, filter: repaint });
   scrub(view, slider, () => bins);
-  const scale = h("span", { text: `full height = ${milliseconds(timeLimit(view.summary))} ms` });
+  const scale = h("span");
+  const grow = () => {
+    scale.textContent = `full height = ${milliseconds(timeLimit(view.summary))} ms`;
+    slider.setAttribute("aria-valuemax", view.n);
+  };
+  grow();
+  view.parts.push({ grow });
   const key = PHASES.map((name) =>
     h("span", { class: "dfl-phase" }, h("i", { class: `dfl-swatch dfl-phase-${name}` }), name),
   );
@@ -105,6 +110,7 @@ function buildFilter(view) {
     update();
     view.root.querySelector(".dfl-strip").focus({ preventScroll: true });
   });
+  view.parts.push({ grow: update });
   view.find = input;
   return h("label", { class: "dfl-filter" }, "Filter ", input, found);
 }

@@ -17,29 +17,23 @@ export function readLayers({ layers }) {
 }
 
 export function buildText(view) {
-  const { summary } = view;
   const body = h("div", { class: "dfl-text", tabindex: "0", role: "region", "aria-label": "Output text" });
-  const plain = h("pre", { class: "dfl-plain", dir: "auto", text: summary.text });
-  const text = { view, body, plain, chunks: makeChunks(summary), nodes: [], spans: new Map(), marked: [] };
+  const plain = h("pre", { class: "dfl-plain", dir: "auto" });
+  const text = { view, body, plain, chunks: [], nodes: [], spans: new Map(), marked: [] };
   if (!offered(view, "layer").some(([value]) => value === view.layer)) view.layer = "origin";
-  text.nodes = text.chunks.map(([from, to]) => {
-    const node = h("div", { class: "dfl-chunk", dir: "auto" });
-    node.style.minHeight = `${Math.ceil((to - from) / 22) * 22}px`;
-    return node;
-  });
-  body.append(...text.nodes, plain);
-  const observer = new IntersectionObserver(
+  body.append(plain);
+  text.observer = new IntersectionObserver(
     (entries) => entries.forEach((entry) => entry.isIntersecting && fillChunk(text, text.nodes.indexOf(entry.target))),
     { root: body, rootMargin: "400px" },
   );
-  text.nodes.forEach((node) => observer.observe(node));
+  setChunks(text);
   if (text.nodes.length) fillChunk(text, 0); // at once, for a page that is printed or photographed unscrolled
-  view.undo.push(() => observer.disconnect());
+  view.undo.push(() => text.observer.disconnect());
   body.addEventListener("click", (event) => {
     const at = event.target.closest?.("[data-k]");
     if (at) goToken(view, Number(at.dataset.k));
   });
-  view.parts.push({ move: () => markStep(text), repaint: () => paintLayer(text) });
+  view.parts.push({ move: () => markStep(text), repaint: () => paintLayer(text), grow: () => setChunks(text) });
   return h(
     "section",
     { class: "dfl-section", "aria-label": "Output" },
@@ -49,12 +43,33 @@ export function buildText(view) {
       h("h3", { text: "Output" }),
       view.drafted ? textLegend() : h("span", { class: "dfl-textlegend" }),
       choice(view, "Text", "layer"),
-      copyButton(view, "copy text", () => summary.text),
-      copyButton(view, "copy ids", () => summary.output.join(" ")),
+      copyButton(view, "copy text", () => view.summary.text),
+      copyButton(view, "copy ids", () => view.summary.output.join(" ")),
     ),
-    buildPromptText(summary),
+    buildPromptText(view.summary),
     body,
   );
+}
+
+/** A node for every chunk; those that stay as they were are left alone, when the text has grown. */
+function setChunks(text) {
+  const { view, body, plain, nodes, observer } = text;
+  const chunks = makeChunks(view.summary);
+  const same = chunks.findIndex(([from, to], i) => text.chunks[i]?.[0] !== from || text.chunks[i]?.[1] !== to);
+  plain.textContent = view.summary.text;
+  if (same < 0) return;
+  for (const node of nodes.splice(same)) {
+    observer.unobserve(node);
+    node.remove();
+  }
+  for (const [from, to] of chunks.slice(same)) {
+    const node = h("div", { class: "dfl-chunk", dir: "auto" });
+    node.style.minHeight = `${Math.ceil((to - from) / 22) * 22}px`;
+    body.insertBefore(node, plain);
+    observer.observe(node);
+    nodes.push(node);
+  }
+  text.chunks = chunks;
 }
 
 function paintLayer(text) {
@@ -126,7 +141,7 @@ function goToken(view, k) {
 
 function fillChunk(text, index) {
   const node = text.nodes[index];
-  if (node.firstChild) return;
+  if (!node || node.firstChild) return;
   const [from, to] = text.chunks[index];
   const { summary, origins } = text.view;
   for (let k = from; k < to;) {

@@ -91,7 +91,7 @@ function stepsWithText(summary, origins, needle) {
 }
 
 /** Steps fetched on demand: one promise per step, a cache of 64, neighbours ahead of time. */
-export function stepStore(getStep, n) {
+export function stepStore(getStep, count) {
   const ready = new Map();
   const pending = new Map();
   let wave = 0;
@@ -112,11 +112,14 @@ export function stepStore(getStep, n) {
       for (let d = 1; d <= AHEAD; d++) {
         for (const i of [centre + d, centre - d]) {
           if (own !== wave) return;
-          if (i >= 0 && i < n && !ready.has(i)) await store.get(i).catch(() => {});
+          if (i >= 0 && i < count() && !ready.has(i)) await store.get(i).catch(() => {});
         }
       }
     },
     stop: () => wave++,
+    forget(holds) {
+      for (const [i, step] of ready) if (holds(step)) ready.delete(i);
+    },
   };
   async function fetchStep(i) {
     try {
