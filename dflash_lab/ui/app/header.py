@@ -19,7 +19,11 @@ TOOLS = """
   <div class="dfa-menu-items">
     <button type="button" data-save="trace">Trace file <small>.safetensors</small></button>
     <button type="button" data-save="step">This step <small>.json</small></button>
-    <button type="button" data-save="page">Offline page <small>.html</small></button>
+    <button type="button" data-save="steps">Steps <small>.csv</small></button>
+    <button type="button" data-save="positions">Positions <small>.csv</small></button>
+    <button type="button" data-save="page">Offline page <small class="dfa-page-size">.html</small></button>
+    <button type="button" data-picture="svg">Picture of the grid <small>.svg</small></button>
+    <button type="button" data-picture="png">Picture of the grid <small>.png</small></button>
   </div>
 </details>
 <button type="button" data-do="link" title="Copy a link to this trace, step and position">Copy link</button>

@@ -21,14 +21,16 @@ from typing import Any
 from dflash_lab.core.errors import TraceError
 from dflash_lab.core.trace import store as trace_store
 from dflash_lab.core.trace.schema import Trace
+from dflash_lab.core.trace.table import position_table, step_table
 from dflash_lab.core.types import GenerateRequest
 from dflash_lab.ui.app.run import Engine, Run
 from dflash_lab.ui.view import wire
-from dflash_lab.ui.view.export import export_html
+from dflash_lab.ui.view.export import export_html, page_bytes
 from dflash_lab.ui.view.opening import example_trace, opening_step, second_example
 
-KINDS = ("trace", "step", "page")
-"""What can be saved of a trace: the .safetensors file, one step as JSON, an offline page that opens at a step."""
+KINDS = ("trace", "step", "steps", "positions", "page")
+"""What can be saved of a trace: the .safetensors file, one step as JSON, its steps or positions as CSV, an offline page
+that opens at a step."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Entry:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """`wire.trace_summary` under the label of the picker, made once; `id` is the one for links."""
-        named = {"name": self.label, "id": self.id}
+        """`wire.trace_summary` under the label of the picker, made once; `id` is the one for links,
+        `pageBytes` about the size of its offline page."""
+        named = {"name": self.label, "id": self.id, "pageBytes": page_bytes(self.trace)}
         return wire.trace_summary(self.trace) | named | ({"status": "running"} if self.live else {})
 
     @cached_property
@@ -165,6 +168,10 @@ class TraceStore:
             path = self._file(entry.id, f"{name}-step-{step}.json")
             text = json.dumps(wire.step_wire(entry.trace, step), ensure_ascii=False, allow_nan=False)
             path.write_text(text, encoding="utf-8")
+        elif kind in ("steps", "positions"):
+            path = self._file(entry.id, f"{name}-{kind}.csv")
+            table = step_table(entry.trace) if kind == "steps" else position_table(entry.trace)
+            path.write_text(table.to_csv(), encoding="utf-8", newline="")
         else:
             path = self._file(entry.id, f"{name}.html")
             path.write_text(export_html(entry.trace, step), encoding="utf-8")

@@ -20,10 +20,13 @@ def export(out: Output, trace: Path, out_html: Path, step: int) -> Result:
     check_writable(out_html, "OUT.html")
 
     from dflash_lab.core.trace import store
-    from dflash_lab.ui.view.export import export_html
+    from dflash_lab.ui.view.export import LARGE, export_html, page_bytes
 
     opened = store.load(trace)
     check_step(step, len(opened.steps), str(trace))
+    expected = page_bytes(opened)
+    if expected > LARGE:
+        out.warn(f"about {expected / 1e6:.0f} MB with {len(opened)} steps: a browser may take long to open it")
     write_file(out_html, export_html(opened, step))
     size = out_html.stat().st_size
     return Result({"file": str(out_html), "step": step, "size_bytes": size}, f"{out_html} ({size / 1e6:.1f} MB)")

@@ -14,6 +14,11 @@ from dflash_lab.ui.view.wire import step_wire, trace_summary
 if TYPE_CHECKING:
     from dflash_lab.core.trace.schema import Trace
 
+LARGE = 50_000_000
+"""Bytes from which a page is slow to open, and worth a word before it is written."""
+SAMPLED = 8
+"""Steps that an estimate of the size looks at, about."""
+
 PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -67,6 +72,14 @@ def export_html(trace: Trace, step: int = 0) -> str:
         data=script_json(data),
         module=module_text(),
     )
+
+
+def page_bytes(trace: Trace) -> int:
+    """About how large `export_html` of `trace` will be, from a few of its steps."""
+    some = range(0, len(trace), max(1, len(trace) // SAMPLED))
+    steps = [len(script_json(step_wire(trace, i))) for i in some]
+    whole = len(trace) * sum(steps) // len(steps) if steps else 0
+    return whole + len(script_json(trace_summary(trace))) + len(module_text()) + len(style_text())
 
 
 def script_json(data: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import time
 
 import pytest
@@ -128,15 +130,21 @@ def test_what_is_shown_can_be_saved(page, serve, store, tmp_path):
     open_page(page, serve(store), step=6)
     wait_query(page, step=6)
     files = {}
-    for item in ("Trace file", "This step", "Offline page"):
+    for item in ("Trace file", "This step", "Steps", "Positions", "Offline page", ".svg", ".png"):
         page.locator("summary", has_text="Save").click()
+        expect(page.locator(".dfa-page-size")).to_have_text(re.compile(r"\.html ≈ \d\.\d MB"))
         with page.expect_download() as waiting:
-            page.get_by_role("button", name=item).click()
+            page.locator(".dfa-menu-items button", has_text=item).click()
         files[item] = tmp_path / waiting.value.suggested_filename
         waiting.value.save_as(files[item])
-    assert [file.suffix for file in files.values()] == [".safetensors", ".json", ".html"]
+    assert [file.suffix for file in files.values()] == [
+        ".safetensors", ".json", ".csv", ".csv", ".html", ".svg", ".png",
+    ]  # fmt: skip
     assert trace_id(trace_store.load(files["Trace file"])) == store.example.id
     assert json.loads(files["This step"].read_text())["i"] == 6
+    assert len(list(csv.reader(files["Steps"].open(newline="")))) == 25
+    assert len(list(csv.reader(files["Positions"].open(newline="")))) == 16
+    assert files[".png"].read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_streams_and_opens_in_inspect(page, serve, store):

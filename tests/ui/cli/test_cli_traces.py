@@ -111,6 +111,15 @@ def test_a_divergence_names_tokens_and_margins(command, trace, tmp_path):
     assert " against " in done.out
 
 
+def test_a_large_page_is_announced(command, trace, tmp_path, monkeypatch):
+    page = tmp_path / "step.html"
+    assert "browser" not in command("export", trace, page).err
+    monkeypatch.setattr("dflash_lab.ui.view.export.LARGE", 1000)
+    done = command("export", trace, page)
+    assert done.code == 0
+    assert "a browser may take long to open it" in done.err
+
+
 def test_export_writes_one_file(command, trace, tmp_path):
     page = tmp_path / "step.html"
     found = json.loads(command("export", trace, page, "--step", 3, "--json").out)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_lab.core.errors import RequestError
-from dflash_lab.ui.view.export import export_html, script_json
+from dflash_lab.ui.view.export import export_html, page_bytes, script_json
 from tests.ui.toytraces import make_trace
 
 
@@ -61,3 +61,9 @@ def test_a_step_that_is_not_there():
 
 def test_a_trace_without_steps_is_a_page_that_says_so():
     assert '"n":0' in export_html(make_trace(0))
+
+
+@pytest.mark.parametrize("trace", [make_trace(0), make_trace(1), make_trace(90, 8, 8), make_trace(30, kind="ar")])
+def test_the_size_is_known_before_the_page_is_written(trace):
+    written = len(export_html(trace).encode())
+    assert page_bytes(trace) == pytest.approx(written, rel=0.1)

@@ -6,6 +6,7 @@ window.dflashLab = (() => {
   const testing = new URLSearchParams(location.search).has("testing");
   const here = { trace: null, step: 0, pos: null };
   let beside = null;
+  let savePicture = null;
 
   function element(tag, className, text) {
     const node = document.createElement(tag);
@@ -119,6 +120,9 @@ window.dflashLab = (() => {
         const host = { ...traces, summary, onPermalink: copyLink, initial: initial(view), testing };
         return (slot) => {
           const dispose = module.mount(slot, { ...host, onSelect: ({ step, pos }) => moveTo({ step, pos }) });
+          savePicture = dispose.savePicture;
+          const size = document.querySelector(".dfa-page-size");
+          size.textContent = `.html ≈ ${(summary.pageBytes / 1e6).toFixed(summary.pageBytes < 1e7 ? 1 : 0)} MB`;
           if (summary.status === "running") follow(server, view.trace, dispose, slot.firstChild);
           return dispose;
         };
@@ -187,6 +191,9 @@ window.dflashLab = (() => {
       if (button?.dataset.save) {
         menu.open = false;
         save({ kind: button.dataset.save, trace: here.trace, step: here.step });
+      } else if (button?.dataset.picture) {
+        menu.open = false;
+        savePicture?.(button.dataset.picture);
       } else if (button?.dataset.do === "link") copyLink();
       else if (button?.dataset.do === "help") document.querySelector("#dfa-tabs [data-tab-id=help]")?.click();
       else if (button === themeButton) {

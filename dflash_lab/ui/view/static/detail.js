@@ -3,6 +3,7 @@
 import { range, score } from "./numbers.js";
 import { CAUSE_WORDS, causeSentence, cellFacts } from "./step.js";
 import { bdi, cellOf, h } from "./dom.js";
+import { buildPictures } from "./picture.js";
 import { buildWhatIf } from "./whatif.js";
 
 export function buildCard(view) {
@@ -80,7 +81,7 @@ export function buildDetail(view) {
   });
   view.paintPins = () => paintPins(view, pins);
   view.paintPins();
-  return h("aside", { class: "dfl-panel", "aria-label": "Detail" }, cause, lengths, sums, buildWhatIf(view), pins);
+  return h("aside", { class: "dfl-panel", "aria-label": "Detail" }, cause, lengths, sums, buildWhatIf(view), pins, buildPictures(view));
 }
 
 function paintCause(step, box) {

@@ -17,7 +17,7 @@
  *
  * dispose() removes everything from the element, with its listeners and observers. dispose.show({step, pos}) moves
  * the view from outside, without calling onSelect. dispose.update(summary) takes the longer summary of a run that goes
- * on (status "running"); the view goes along with its last step until the reader moves.
+ * on (status "running"); the view goes along with its last step until the reader moves. dispose.savePicture("svg" | "png") saves the grid.
  *
  * The style sheet inspector.css is the host's to load. All class names start with "dfl". Token text reaches the page
  * through textContent and canvas only.
@@ -34,6 +34,7 @@ import { buildGrid } from "./grid.js";
 import { buildCard, buildDetail } from "./detail.js";
 import { buildEdges } from "./edges.js";
 import { buildText, readLayers } from "./text.js";
+import { savePicture } from "./picture.js";
 import { buildSheet, onKey } from "./keys.js";
 
 let mounts = 0;
@@ -107,6 +108,7 @@ export function mount(el, host) {
     else if (pos && view.current) focusCell(view, pos - 1, view.current.path[pos - 1] ?? 0, { silent: true });
   };
   dispose.update = (longer) => update(view, longer);
+  dispose.savePicture = (kind) => savePicture(view, kind);
   return dispose;
 }
 
@@ -156,6 +158,7 @@ function mountEmpty(el, { summary, theme }) {
   };
   dispose.show = () => {};
   dispose.update = () => {};
+  dispose.savePicture = () => {};
   return dispose;
 }
 
