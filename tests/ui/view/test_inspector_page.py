@@ -561,3 +561,76 @@ def cut(trace, steps):
     length = end.start + end.commit_length + 1 - len(trace.header.prompt_ids)
     header = dataclasses.replace(trace.header, output_ids=trace.header.output_ids[:length])
     return Trace(header, trace.steps[:steps], trace.tensor, trace.name)
+
+
+def test_the_tour_waits_for_each_action(inspect):
+    trace = make_trace(40, 8, 8, seed=3)
+    host = inspect(trace, initial={"step": 1})
+    page, card = host.page, host.page.get_by_role("dialog", name="Tour")
+    page.get_by_role("button", name="Take the 6-step tour").click()
+
+    def at(number):
+        host.idle()
+        assert card.text_content().startswith(f"{number} of 6")
+
+    grid = page.get_by_role("grid")
+    grid.focus()
+    at(1)
+    host.press("ArrowDown")
+    at(1)
+    host.press("ArrowRight")
+    at(2)
+    host.press("ArrowDown")
+    at(2)
+    host.press("Shift+ArrowLeft")
+    at(3)
+    accepted = next(i for i in range(40) if i > host.step and trace.steps[i].num_accepted)
+    for _ in range(host.step, accepted):
+        at(3)
+        host.press("ArrowRight")
+    at(4)
+    selector = next(i for i in range(40) if step_analysis(trace, i).cause == "selector")
+    assert host.step == selector
+    page.locator("td:has(.dfl-ring)").click()
+    at(5)
+    grid.focus()
+    host.press("e")
+    at(6)
+    host.press("n")
+    assert not card.is_visible()
+    page.get_by_role("button", name="Take the 6-step tour").click()
+    at(1)
+    card.get_by_role("button", name="Skip").click()
+    at(2)
+    grid.focus()
+    host.press("Escape")
+    assert not card.is_visible()
+
+
+def test_full_screen_by_key_and_back(inspect):
+    host = inspect(make_trace(5, 8, 8))
+    page = host.page
+    page.get_by_role("slider").focus()
+    page.keyboard.press("f")
+    page.wait_for_function("document.fullscreenElement?.classList.contains('dfl')")
+    host.press("ArrowRight")
+    assert host.step == 1
+    page.keyboard.press("f")
+    page.wait_for_function("!document.fullscreenElement")
+
+
+def test_forced_colours_keep_the_marks(inspect, page):
+    """Where the system replaces colours, fills go and outlines, glyphs and the focus ring stay."""
+    page.emulate_media(forced_colors="active")
+    trace = make_trace(10, 8, 8)
+    host = inspect(trace, initial={"step": some_step(trace, "mixed")})
+    style = "(node) => { const s = getComputedStyle(node); return [s.outlineStyle, s.outlineWidth]; }"
+    assert page.locator(".dfl-c.dfl-p-accepted").first.evaluate(style) == ["solid", "3px"]
+    assert page.locator(".dfl-c.dfl-p-mismatch").evaluate(style) == ["dashed", "3px"]
+    # A ring drawn as a shadow would be gone.
+    ring = "document.querySelector('.dfl-c.dfl-ring') ?? document.querySelector('.dfl-key.dfl-ring')"
+    assert page.evaluate(f"getComputedStyle({ring}).borderTopStyle") == "double"
+    canvas = "(node) => getComputedStyle(node).forcedColorAdjust"
+    assert page.locator(".dfl-strip canvas").first.evaluate(canvas) == "none"
+    page.get_by_role("slider").focus()
+    assert host.focused() == "slider"

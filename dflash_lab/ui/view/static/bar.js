@@ -4,6 +4,7 @@ import { milliseconds, total } from "./numbers.js";
 import { CAUSE_WORDS } from "./step.js";
 import { h } from "./dom.js";
 import { go, jump, say, setFollowing, tell, togglePlay } from "./moves.js";
+import { startTour } from "./tour.js";
 import { nextOption, offered, OPTIONS, setOption } from "./options.js";
 
 export function buildHeader(view) {
@@ -231,5 +232,11 @@ export function buildLegend(view) {
     mark("dfl-ring", "", "that token in our list"),
     mark("dfl-key-bonus", "★", "bonus after full acceptance"),
     h("span", { class: "dfl-mark" }, h("i", { class: "dfl-ramp" }), "fill: low to high score"),
+    h("button", {
+      type: "button",
+      class: "dfl-button dfl-tour-start",
+      text: "Take the 6-step tour",
+      onclick: () => startTour(view),
+    }),
   );
 }

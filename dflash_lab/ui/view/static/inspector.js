@@ -34,6 +34,7 @@ import { buildGrid } from "./grid.js";
 import { buildCard, buildDetail } from "./detail.js";
 import { buildEdges } from "./edges.js";
 import { buildText, readLayers } from "./text.js";
+import { buildTour } from "./tour.js";
 import { savePicture } from "./picture.js";
 import { buildSheet, onKey } from "./keys.js";
 
@@ -86,7 +87,7 @@ export function mount(el, host) {
   if (!host.compact) root.append(buildLegend(view));
   root.append(buildMain(view));
   if (!host.compact) root.append(buildEdges(view), buildText(view));
-  root.append(buildCard(view), buildSheet(view));
+  root.append(buildCard(view), buildSheet(view), buildTour(view));
   el.replaceChildren(root);
   if (host.testing) root.classList.add("dfl-still");
   followTheme(view);

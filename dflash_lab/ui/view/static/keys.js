@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { focusCell, go, jump, place, tell, togglePlay } from "./moves.js";
 import { askStep, cycle } from "./bar.js";
 import { closeCard, pin } from "./detail.js";
+import { endTour } from "./tour.js";
 import { dropWhatIf, toggleWhatIf } from "./whatif.js";
 
 const KEYS = [
@@ -21,7 +22,7 @@ const KEYS = [
   ["w", "what if: take this candidate"],
   ["p", "fill: probability, logit, score"],
   ["r", "rows: by rank, by selector score"],
-  ["e", "edges: path, focus, all"],
+  ["e", "edges: focus, all, path"],
   ["d", "dense grid"],
   ["l", "text: origin, probability, margin, plain"],
   ["f", "full screen"],
@@ -61,6 +62,7 @@ function toggleSheet(view) {
 
 function leave(view) {
   if (!view.sheet.hidden) return toggleSheet(view);
+  if (endTour(view)) return undefined;
   if (closeCard(view) || dropWhatIf(view)) return undefined;
   if (view.pins.size) {
     view.pins.clear();
