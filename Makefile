@@ -14,8 +14,8 @@ FONTS := fonts-noto-core fonts-noto-cjk fonts-noto-color-emoji fonts-dejavu
 .DELETE_ON_ERROR:
 
 ui: $(VENV)/.ui
-	$(BIN)/dflash-lab models bundled --fetch
-	$(BIN)/dflash-lab ui $(ARGS)
+	@$(BIN)/dflash-lab models bundled --fetch >/dev/null
+	@$(BIN)/dflash-lab ui $(ARGS)
 
 test: $(VENV)/.dev browser
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
