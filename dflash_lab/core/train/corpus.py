@@ -53,7 +53,7 @@ class Corpus:
     @property
     def starts(self) -> np.ndarray:
         """`[n]` int64 position of each conversation in `tokens`."""
-        return np.concatenate(([0], np.cumsum(self.lengths)[:-1])).astype(np.int64)
+        return np.cumsum(self.lengths) - self.lengths
 
     def conversation(self, index: int) -> np.ndarray:
         """Token ids of one conversation."""

@@ -169,7 +169,8 @@ class _Replay:
         embeddings = block_embeddings(self._embedding, ids, anchors, drafter.config, self._block_size)
         context = [ContextKeys(layer.keys[rows], layer.values[rows]) for layer in self._context]
         where = layout(drafter.backbone, anchors, ids.shape[1], self._block_size, embeddings.dtype)
-        hidden = block_states(drafter.backbone, context, embeddings, where)[:, 0, 1:]
+        # Contiguous, or the head would be copied for every block.
+        hidden = block_states(drafter.backbone, context, embeddings, where)[:, 0, 1:].contiguous()
         anchor_ids = ids.gather(1, anchors).squeeze(1)
         block = drafter.proposer.propose(hidden, anchor_ids, drafter.head, self._width, 0.0, None, NO_HOOKS)
         lengths = torch.from_numpy(self._lengths).to(device)[rows]

@@ -124,7 +124,15 @@ def train(
     config = draft_config(recipe.drafter, bench.config)
     teacher = bench.teacher_of(config.target_layer_ids)
 
+    publishable = (config.conv is None) == (config.selector is None)
+
+    def publish(state: TrainState) -> None:
+        if publishable:
+            save_checkpoint(state.model, checkpoint_config(recipe.drafter, bench.config), out, torch.bfloat16)
+
     def held_out_numbers(state: TrainState) -> dict[str, Any]:
+        # A run that is cut off later leaves the drafter that these numbers are of.
+        publish(state)
         drafter = snapshot(state.model, config, bench, recipe.name)
         return {"held_out": brief(evaluate(drafter, teacher, held_out))}
 
@@ -140,8 +148,8 @@ def train(
         notify=notify,
     )
     last = trainer.run(budget)
-    if (config.conv is None) == (config.selector is None) and trainer.rank == 0:
-        save_checkpoint(trainer.state.model, checkpoint_config(recipe.drafter, bench.config), out, torch.bfloat16)
+    if trainer.rank == 0:
+        publish(trainer.state)
     return last
 
 
