@@ -100,8 +100,8 @@ Greedy, block {evaluation["block_size"]}, {evaluation["num_candidates"]} candida
 {evaluation["argmax_acceptance_length"]:.2f}.
 
 - **Data**: {len(corpus):,} conversations, {len(corpus.tokens):,} tokens written by the target itself,
-  {greedy:.0%} greedily; prompts of GSM8K and MBPP training sets and self-written ones. Prompts of the evaluation sets were left out, by text
-  and by 13 words in a row.
+  {greedy:.0%} greedily; prompts of GSM8K and MBPP training sets and self-written ones. Prompts of the evaluation sets
+  were left out, by text and by 13 words in a row.
 - **Recipe**: {training.optimizer}, peak rate {training.learning_rate}, cosine, {training.batch_size} texts x
   {training.anchors} blocks a step, {training.weighting} weights, {training.distill} of the label from the target's own
   distribution; {last["step"]} steps, {last["elapsed_s"]:.0f} seconds. `training.jsonl` is the log.

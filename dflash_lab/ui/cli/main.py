@@ -17,9 +17,10 @@ from dflash_lab.ui.cli.inspect import inspect
 from dflash_lab.ui.cli.kernels import kernels
 from dflash_lab.ui.cli.models import models
 from dflash_lab.ui.cli.output import INTERRUPTED, one_line
+from dflash_lab.ui.cli.train import train
 from dflash_lab.ui.cli.ui import ui
 
-COMMANDS = (ui, generate, inspect, compare, export, bench, kernels, models)
+COMMANDS = (ui, generate, inspect, compare, export, bench, train, kernels, models)
 
 
 class _InOrder(click.Group):
