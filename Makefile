@@ -1,6 +1,7 @@
 # make ui         set up once, then open the page (ARGS="--port 7900" goes to `dflash-lab ui`)
 # make test       the fast tests, browser included      make test-all   the slow ones too
 # make lint       ruff
+# make notebooks  executes them in a temporary folder  ARGS=--save writes the outputs back
 # PYTHON names the interpreter that makes the environment, VENV the folder it is made in.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FONTS := fonts-noto-core fonts-noto-cjk fonts-noto-color-emoji fonts-dejavu
 
-.PHONY: ui test test-all lint browser
+.PHONY: ui test test-all lint notebooks browser
 .DELETE_ON_ERROR:
 
 ui: $(VENV)/.ui
@@ -25,6 +26,9 @@ test-all: $(VENV)/.dev browser
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
+
+notebooks: $(VENV)/.dev
+	@$(BIN)/python notebooks/run.py $(ARGS)
 
 # torch goes first and by exact version: an open range may resolve to another build, gigabytes larger.
 $(VENV)/.torch: constraints.txt

@@ -9,9 +9,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AcceptanceCurve": "dflash_lab.ui.widgets.curve",
     "DFlashLabError": "dflash_lab.core.errors",
     "GenerateRequest": "dflash_lab.core.types",
     "Grid": "dflash_lab.ui.widgets.grid",
+    "Live": "dflash_lab.ui.widgets.live",
     "SamplingParams": "dflash_lab.core.types",
     "StepTimeline": "dflash_lab.ui.widgets.timeline",
     "example_trace": "dflash_lab.ui.view.opening",

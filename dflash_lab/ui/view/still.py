@@ -28,6 +28,7 @@ OUTLINES = {
     "mismatch": "outline:2px dashed #B34700;outline-offset:-2px",
     "unchecked": "outline:1px dotted #767676;outline-offset:-1px",
 }
+CELL = "white-space:nowrap;text-align:left;"
 WANTED = "background:#E69F00;color:#111"
 LEGEND = "✓ path, accepted · ✗ first mismatch · – not checked · ◆ what the target wanted · draft probability in %"
 
@@ -41,7 +42,8 @@ def step_html(trace: Trace, i: int) -> str:
     said = "<br>".join((f"<strong>{first}</strong>", *others))
     if not record.draft_ids:
         return f"<p>{said}<br>token {_token(trace, record.bonus_id)}</p>"
-    return f"<p>{said}</p><table>{_head(record)}{_rows(trace, i)}</table><p><small>{LEGEND}</small></p>"
+    table = f"<table>{_head(record)}{_rows(trace, i)}</table>"
+    return f'<p>{said}</p><div style="overflow-x:auto">{table}</div><p><small>{LEGEND}</small></p>'
 
 
 def _head(record: StepRecord) -> str:
@@ -82,7 +84,7 @@ def _cell(trace: Trace, record: StepRecord, j: int, token_id: int, p: float | No
     if marks:
         text = f"<b>{' '.join(marks)} {text}</b>"
     number = "" if p is None else f" <small>{percent(p)}</small>"
-    return f'<td style="white-space:nowrap;{";".join(style)}">{text}{number}</td>'
+    return f'<td style="{CELL}{";".join(style)}">{text}{number}</td>'
 
 
 def _bonus(trace: Trace, record: StepRecord) -> str:
@@ -93,11 +95,11 @@ def _bonus(trace: Trace, record: StepRecord) -> str:
 
 def _target(trace: Trace, record: StepRecord, candidates: np.ndarray | None) -> str:
     """What the target said: the path up to the mismatch, there its own token; nothing is known of it after that."""
-    cells = ["<td>= path</td>"] * record.num_accepted
+    cells = [f'<td style="{CELL}">= path</td>'] * record.num_accepted
     if record.num_accepted < len(record.draft_ids):
         listed = candidates is None or record.bonus_id in candidates[record.num_accepted]
         note = "" if listed else " <small>not in list</small>"
-        cells.append(f'<td style="white-space:nowrap;{WANTED}"><b>◆ {_token(trace, record.bonus_id)}</b>{note}</td>')
+        cells.append(f'<td style="{CELL}{WANTED}"><b>◆ {_token(trace, record.bonus_id)}</b>{note}</td>')
     return f"<tr><th>target</th>{''.join(cells)}</tr>"
 
 

@@ -4,5 +4,7 @@ base.py      TraceWidget: step, pos, selected; steps sent on demand; a static pi
 inspector.py inspect(trace): the whole inspector, as a widget or as one page in a frame
 grid.py      Grid: the candidates of a step
 timeline.py  StepTimeline: the strip of steps and their timings
+curve.py     AcceptanceCurve: how far blocks are accepted, as a Plotly figure
+live.py      Live: a decode in a worker thread, watched while it runs
 static/      what the widgets add to the inspector's module and style sheet
 """

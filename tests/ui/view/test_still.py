@@ -44,7 +44,7 @@ def test_hostile_tokens_stay_text():
     trace = make_trace(60, hostile=True)
     for i in range(60):
         assert set(re.findall(r"<(\w+)", step_html(trace, i))) <= set(
-            "p strong br table thead tbody tr th td b bdi small".split()
+            "p strong br div table thead tbody tr th td b bdi small".split()
         )
 
 

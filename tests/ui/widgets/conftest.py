@@ -91,3 +91,12 @@ def _wait(url: str, server: subprocess.Popen, log: Path) -> None:
         except (urllib.error.URLError, TimeoutError):
             time.sleep(0.2)
     raise AssertionError(log.read_text(errors="replace")[-2000:])
+
+
+@pytest.fixture
+def toy_pair(monkeypatch):
+    """A pair that decodes in milliseconds, and knows no words."""
+    monkeypatch.syspath_prepend(ROOT / "tests/ui/cli")
+    from toy_pair import make_pair
+
+    return make_pair()

@@ -1,5 +1,7 @@
 """The widgets in JupyterLab: traits both ways, keys kept from the notebook, nothing asked of another machine."""
 
+from pathlib import Path
+
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -7,6 +9,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 TRACE = "import dflash_lab as dl\ntrace = dl.example_trace()"
 PATIENCE_MS = 60_000
+ROOT = Path(__file__).parents[3]
 
 
 def run_cell(page, source: str) -> None:
@@ -85,3 +88,44 @@ def test_running_a_cell_again_closes_what_it_made(lab, page):
         lab.run_all(page)
     expect(page.locator(".jp-Cell").last.locator(".jp-InputPrompt")).to_have_text("[12]:")
     assert said(page).inner_text() == before
+
+
+LIVE = """\
+import sys, time
+sys.path.insert(0, {folder!r})
+from toy_pair import make_pair
+from dflash_lab.core.hooks import Hooks
+hooks = Hooks()
+hooks.add("path", lambda path: time.sleep(0.05))
+request = dl.GenerateRequest("hello", dl.SamplingParams(max_new_tokens={tokens}), record="scores")
+live = dl.Live(dl.generate(make_pair(), request, hooks))
+live"""
+
+
+def test_a_decode_is_watched_and_stopped(lab, page):
+    lab.open(page, "stop.ipynb", TRACE, LIVE.format(folder=str(ROOT / "tests/ui/cli"), tokens=5000))
+    view = page.locator(".dflw-live")
+    expect(view.get_by_role("status")).to_have_text("running", timeout=PATIENCE_MS)
+    expect(view).to_contain_text("tok/s", timeout=20_000)
+    run_cell(page, "print('the kernel is free:', live.state)")
+    expect(said(page)).to_have_text("the kernel is free: running\n")
+    view.get_by_role("button", name="Stop").click()
+    expect(view.get_by_role("status").first).to_have_text("cancelled")
+    expect(view.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(view.locator(".dfl-main")).to_be_visible()
+
+
+def test_a_figure_has_no_button_that_uploads(lab, page):
+    lab.open(page, "figure.ipynb", TRACE, "dl.AcceptanceCurve(trace)")
+    figure = page.locator(".js-plotly-plot")
+    expect(figure.locator(".modebar")).to_be_attached(timeout=PATIENCE_MS)
+    expect(figure.locator("[data-title*=hare]")).to_have_count(0)
+
+
+def test_a_page_in_a_frame_works_without_the_kernel(lab, page):
+    lab.open(page, "frame.ipynb", TRACE, "dl.inspect(trace, step=2, mode='html')")
+    frame = page.frame_locator("iframe[title=Inspector]")
+    expect(frame.locator(".dfl-strip")).to_have_attribute("aria-valuenow", "3", timeout=PATIENCE_MS)
+    frame.locator(".dfl-strip").focus()
+    page.keyboard.press("ArrowRight")
+    expect(frame.locator(".dfl-strip")).to_have_attribute("aria-valuenow", "4")

@@ -74,10 +74,57 @@ function keepKeys(el) {
   });
 }
 
+const ORIGIN_CLASS = { accepted: "dfl-o-accepted", corrected: "dfl-o-correction", bonus: "dfl-o-bonus" };
+
+/** A decode while it runs, and its trace below once it is over; returns what takes both away again. */
+function showLive(model, el) {
+  const state = h("strong", { role: "status" });
+  const numbers = h("span", { class: "dfl-dim" });
+  const stop = h("button", { type: "button", class: "dfl-button", text: "Stop", onclick: () => model.send({ stop: true }) });
+  const text = h("div", { class: "dfl-text", tabindex: "0", role: "region", "aria-label": "Output text", dir: "auto" });
+  const root = h("div", { class: "dfl" }, h("p", {}, state, " ", numbers, " ", stop), text);
+  const below = h("div");
+  const run = { root, host: {}, parts: [], undo: [] };
+  let leave = null;
+  const paint = () => {
+    const told = model.get("message");
+    state.textContent = told ? `${model.get("state")}: ${told}` : model.get("state");
+    stop.hidden = !["waiting", "running"].includes(model.get("state"));
+    numbers.textContent = numbersLine(model.get("numbers"));
+    text.replaceChildren(
+      ...model.get("parts").map(([origin, piece]) =>
+        h("span", { class: `dfl-tok ${ORIGIN_CLASS[origin] ?? ""}`, text: piece }),
+      ),
+    );
+    if (!leave && model.get("summary").n) {
+      leave = showTrace(model, below);
+      text.hidden = true; // the trace shows it
+    }
+  };
+  el.append(root, below);
+  followTheme(run);
+  paint();
+  const events = ["state", "message", "parts", "numbers", "summary"].map((name) => `change:${name}`);
+  events.forEach((event) => model.on(event, paint));
+  return () => {
+    events.forEach((event) => model.off(event, paint));
+    run.undo.forEach((undo) => undo());
+    leave?.();
+  };
+}
+
+function numbersLine({ steps, tokens, acceptance_length: length, tok_s: rate }) {
+  if (!tokens) return "";
+  const facts = [`${tokens} tokens in ${steps} steps`];
+  if (length) facts.push(`acceptance length ${length.toFixed(2)}`);
+  if (rate) facts.push(`${rate.toFixed(1)} tok/s`);
+  return facts.join(" · ");
+}
+
 export default {
   render({ model, el }) {
     el.classList.add("dflw", `dflw-${model.get("_show")}`);
     keepKeys(el);
-    return showTrace(model, el);
+    return model.get("_show") === "live" ? showLive(model, el) : showTrace(model, el);
   },
 };
