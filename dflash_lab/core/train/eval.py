@@ -24,7 +24,7 @@ from dflash_lab.core.train.teacher import Teacher
 
 WALKS = ("selector", "argmax")
 """The proposals replayed; for DFlash, which has no selector, both are the same."""
-GROUP = 80
+GROUP = 40
 """Texts that are replayed side by side."""
 RESAMPLES = 2000
 """Draws of prompts behind an interval."""
