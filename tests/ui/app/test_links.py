@@ -72,6 +72,19 @@ def test_look_ups_give_what_the_inspector_asks_for():
     assert step({"trace": store.example.id, "step": 4})["i"] == 4
 
 
+def test_neighbours_are_answered_together_while_they_are_small():
+    small, large = make_trace(19, 8, 8), make_trace(19, 16, 40)
+    store = TraceStore(small)
+    look_up = inspect.look_ups(store)[1]
+
+    def asked(trace, step):
+        return [wire["i"] for wire in look_up({"trace": trace, "step": step, "block": True})["steps"]]
+
+    assert asked(store.example.id, 12) == list(range(8, 16))
+    assert asked(store.example.id, 18) == [16, 17, 18]
+    assert asked(store.add(large, "run").id, 12) == [12]
+
+
 def shell_words(command: str) -> list[str]:
     script = f"set -- {command}\nprintf '%s\\0' \"$@\""
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]

@@ -2,6 +2,7 @@
 window.dflashLab = (() => {
   const LINK_VERSION = "1";
   const THEME_KEY = "dflash-lab-theme";
+  const BLOCK = 8;
   const FOLLOW_MS = 700;
   const testing = new URLSearchParams(location.search).has("testing");
   const here = { trace: null, step: 0, pos: null };
@@ -66,11 +67,25 @@ window.dflashLab = (() => {
 
   const load = (name) => import(new URL(`${window.dflashModules}/${name}.js`, document.baseURI));
 
-  const source = (server, trace) => ({
-    trace,
-    summary: ask(server.trace_summary, { trace }),
-    getStep: (step) => ask(server.step_wire, { trace, step }),
-  });
+  function source(server, trace) {
+    const summary = ask(server.trace_summary, { trace });
+    const blocks = new Map();
+    // Neighbours come in one answer, each used once: who asks again wants it anew.
+    async function getStep(step) {
+      const alone = () => ask(server.step_wire, { trace, step });
+      if ((await summary).status === "running") return alone();
+      const number = Math.floor(step / BLOCK);
+      if (!blocks.has(number)) blocks.set(number, ask(server.step_wire, { trace, step, block: true }));
+      if (blocks.size > BLOCK) blocks.delete(blocks.keys().next().value);
+      const { steps } = await blocks.get(number).catch((error) => {
+        blocks.delete(number);
+        throw error;
+      });
+      const at = steps.findIndex(({ i }) => i === step);
+      return at < 0 ? alone() : steps.splice(at, 1)[0];
+    }
+    return { summary, getStep };
+  }
 
   // `shown(view)` names what is mounted, `mount(slot, view)` mounts it, `arrived(view)` hears that it is there.
   function pane(root, props, watch, { shown, mount, arrived }) {

@@ -9,12 +9,17 @@ from typing import Any
 import gradio as gr
 
 from dflash_lab.core.errors import DFlashLabError
+from dflash_lab.core.trace.schema import Trace
 from dflash_lab.ui.app.header import QUIET, Header, choices
 from dflash_lab.ui.app.place import Place
 from dflash_lab.ui.app.session import KINDS, Entry, TraceStore
 from dflash_lab.ui.view import wire
 
 TAB = "inspect"
+BLOCK = 8
+"""Steps that are answered together; static/page.js has the same."""
+MAX_EDGES = 8192
+"""Edge scores of a step above which it is answered alone: eight of them would be more than a page takes at once."""
 
 
 def view(entry: Entry, step: int | None = None, pos: int | None = None, notice: str | None = None) -> dict[str, Any]:
@@ -55,11 +60,20 @@ def look_ups(store: TraceStore) -> list[Callable[[Any], dict[str, Any]]]:
     def step_wire(ask: Any) -> dict[str, Any]:
         try:
             entry = find(store, ask)
-            return wire.step_wire(entry.trace, find_step(entry, ask))
+            step = find_step(entry, ask)
+            return step_block(entry.trace, step) if ask.get("block") is True else wire.step_wire(entry.trace, step)
         except (LookupError, DFlashLabError) as error:
             return {"error": str(error)}
 
     return [trace_summary, step_wire]
+
+
+def step_block(trace: Trace, step: int) -> dict[str, Any]:
+    """`step` with its neighbours, {"steps": [...]}: one call for BLOCK of them, as long as they are small."""
+    first = step - step % BLOCK
+    small = len(trace.steps[step].draft_ids) * trace.header.num_candidates**2 <= MAX_EDGES
+    steps = range(first, min(first + BLOCK, len(trace))) if small else [step]
+    return {"steps": [wire.step_wire(trace, i) for i in steps]}
 
 
 def find(store: TraceStore, ask: Any) -> Entry:

@@ -68,7 +68,7 @@ export async function idle(view) {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 10));
     await view.ahead;
-    if (!view.loading && !view.timers.select) break;
+    if (!view.loading && !view.timers.select && !view.timers.edges) break;
   }
   await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
 }

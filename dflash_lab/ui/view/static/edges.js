@@ -2,8 +2,10 @@
 
 import { clamp, css, diverging, inkOn, MINUS, range, score, shorten } from "./numbers.js";
 import { strongest, visible } from "./step.js";
-import { bdi, h, pen, triangle } from "./dom.js";
+import { bdi, h, later, pen, triangle } from "./dom.js";
 import { focusCell } from "./moves.js";
+
+const REST = 80;
 
 export function buildEdges(view) {
   const thumbs = h("div", { class: "dfl-thumbs", role: "group", "aria-label": "Edge maps, one per pair of positions" });
@@ -31,7 +33,12 @@ export function buildEdges(view) {
     none.hidden = Boolean(step.edges);
     if (step.edges) paintEdges(edges);
   };
-  view.parts.push({ step: update, repaint: update, cell: (moved) => view.current.edges && paintPair(edges, moved) });
+  // The grid goes first: while one scrubs, the maps wait until it rests.
+  view.parts.push({
+    step: () => later(view, "edges", REST, update),
+    repaint: update,
+    cell: (moved) => view.current.edges && paintPair(edges, moved),
+  });
   canvas.addEventListener("pointermove", (event) => readPair(edges, event));
   canvas.addEventListener("pointerleave", () => (readout.textContent = "\u00a0"));
   canvas.addEventListener("click", (event) => {
@@ -136,10 +143,11 @@ function drawPair(edges) {
 
 /** In the corner: ▲ ▼ beyond the scale, −∞ masked, · not a number. */
 function specialGlyph(c, share, x, y, colour) {
+  if (Number.isFinite(share)) return triangle(c, x - 3, share > 0 ? y - 4 : y - 1, colour, share > 0 ? 3 : -3);
   c.fillStyle = colour;
   c.font = "8px sans-serif";
   c.textAlign = "right";
-  c.fillText(Number.isNaN(share) ? "·" : share === -Infinity ? `${MINUS}∞` : share > 0 ? "▲" : "▼", x, y);
+  return c.fillText(Number.isNaN(share) ? "·" : share < 0 ? `${MINUS}∞` : "∞", x, y);
 }
 
 function labelPair(c, view, step, { size, left, top, rows, columns }) {

@@ -5,15 +5,17 @@ import { cellLook, columnBounds, GLYPH, STATE_WORDS, visible } from "./step.js";
 import { bdi, cellOf, h, nextFrame, reveal, setText, svg } from "./dom.js";
 import { focusCell } from "./moves.js";
 import { whatIf } from "./whatif.js";
-import { drawOverlay } from "./overlay.js";
+import { drawOverlay, hatchPattern } from "./overlay.js";
 import { closeCard, openCard, pin } from "./detail.js";
 
 export function buildGrid(view) {
   const table = h("table", { class: "dfl-grid", role: "grid", tabindex: "0", "aria-label": "Candidates by position" });
   const overlay = svg("svg", { class: "dfl-overlay", "aria-hidden": "true" });
+  const marks = svg("g");
+  overlay.append(hatchPattern(view), marks);
   const wrap = h("div", { class: "dfl-gridwrap" }, table, overlay);
   const scroller = h("div", { class: "dfl-scroll" }, wrap);
-  const grid = { view, table, overlay, wrap, scroller, shape: "", heads: [], cells: [], orders: [], targets: [] };
+  const grid = { view, table, overlay, marks, wrap, scroller, shape: "", heads: [], cells: [], orders: [], targets: [] };
   view.grid = grid;
   const repaint = () => view.current && paintGrid(grid);
   view.parts.push({ step: repaint, repaint, cell: () => markCell(grid) });
@@ -159,7 +161,9 @@ function paintColumn(grid, step, j) {
   for (let row = 0; row < step.width; row++) {
     const r = grid.orders[j][row];
     const cell = grid.cells[j][row];
-    cell.dataset.at = `${j},${r}`;
+    // Only what changes is written: each write makes the browser look for rules anew.
+    const at = `${j},${r}`;
+    if (cell.dataset.at !== at) cell.dataset.at = at;
     const box = cell.firstChild;
     const look = cellLook(step, view.fill, j, r, bounds);
     const onPath = r === step.path[j];
@@ -170,7 +174,6 @@ function paintColumn(grid, step, j) {
     box.style.backgroundColor = colour ? css(colour) : "";
     box.style.color = colour ? inkOn(colour) : "";
     box.className = `dfl-c${onPath ? ` dfl-p-${state}` : ""}${ring ? " dfl-ring" : ""}${r === other ? " dfl-w" : ""}${colour ? "" : " dfl-unset"}`;
-    cell.className = state === "unchecked" || state === "cut" ? "dfl-hatch" : "";
     const words = `${onPath ? `, path, ${STATE_WORDS[state]}` : ""}${ring ? ", wanted by the target" : ""}${r === other ? ", what-if path" : ""}`;
     if (words) cell.setAttribute("aria-label", `${visible(step.at(j, r))} ${look.text}${words}`);
     else cell.removeAttribute("aria-label");

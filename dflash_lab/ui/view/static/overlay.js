@@ -7,10 +7,10 @@ import { whatIf } from "./whatif.js";
 
 /** The path, and the edges asked for, over the cells. */
 export function drawOverlay(grid) {
-  const { view, overlay, wrap } = grid;
+  const { view, overlay, marks, wrap } = grid;
   const step = view.current;
   const origin = wrap.getBoundingClientRect();
-  if (!step?.depth || !origin.width) return overlay.replaceChildren();
+  if (!step?.depth || !origin.width) return marks.replaceChildren();
   overlay.setAttribute("width", origin.width);
   overlay.setAttribute("height", origin.height);
   const box = (j, r) => {
@@ -23,7 +23,7 @@ export function drawOverlay(grid) {
       y: (rect.top + rect.bottom) / 2 - origin.top,
     };
   };
-  const lines = [];
+  const lines = hatches(view, step, grid, origin);
   if (view.lines === "all" && step.edges) lines.push(...allEdges(view, step, box));
   if (view.lines !== "path" && step.edges) lines.push(...focusEdges(view, step, box));
   lines.push(...pathLines(step.path, box, (j) => `dfl-path dfl-path-${step.states[j]}`));
@@ -31,7 +31,30 @@ export function drawOverlay(grid) {
     const { path } = whatIf(step, view.picked.j, view.picked.r);
     lines.push(...pathLines(path, box, () => "dfl-path dfl-path-whatif", view.picked.j));
   }
-  overlay.replaceChildren(...lines);
+  marks.replaceChildren(...lines);
+}
+
+/** One pattern for all columns that were not used: a background per cell would be drawn a hundred times a step. */
+export function hatchPattern(view) {
+  const size = { width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+  const pattern = svg("pattern", { id: `${view.uid}-hatch`, ...size });
+  pattern.append(svg("path", { class: "dfl-hatchline", d: "M4 0V8" }));
+  return pattern;
+}
+
+function hatches(view, step, { cells }, origin) {
+  const unused = range(step.depth).filter((j) => step.states[j] === "unchecked" || step.states[j] === "cut");
+  return unused.map((j) => {
+    const top = cells[j][0].getBoundingClientRect();
+    const bottom = cells[j].at(-1).getBoundingClientRect();
+    return svg("rect", {
+      x: top.left - origin.left,
+      y: top.top - origin.top,
+      width: top.width,
+      height: bottom.bottom - top.top,
+      fill: `url(#${view.uid}-hatch)`,
+    });
+  });
 }
 
 function pathLines(path, box, classOf, first = 0) {

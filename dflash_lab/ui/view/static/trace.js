@@ -90,40 +90,42 @@ function stepsWithText(summary, origins, needle) {
   return found;
 }
 
-/** Steps fetched on demand: one promise per step, a cache of 64, neighbours ahead of time. */
+/** Steps fetched on demand: one promise per step, a cache of 64, neighbours ahead of time; decoded when looked at. */
 export function stepStore(getStep, count) {
   const ready = new Map();
   const pending = new Map();
   let wave = 0;
   const store = {
-    peek: (i) => ready.get(i),
+    peek: (i) => ready.get(i)?.(),
     get(i) {
-      if (ready.has(i)) {
-        const step = ready.get(i);
+      const step = ready.get(i);
+      if (step) {
         ready.delete(i);
         ready.set(i, step);
-        return Promise.resolve(step);
+        return Promise.resolve(step());
       }
       if (!pending.has(i)) pending.set(i, fetchStep(i));
-      return pending.get(i);
+      return pending.get(i).then((fetched) => fetched());
     },
     async prefetch(centre) {
       const own = ++wave;
       for (let d = 1; d <= AHEAD; d++) {
         for (const i of [centre + d, centre - d]) {
           if (own !== wave) return;
-          if (i >= 0 && i < count() && !ready.has(i)) await store.get(i).catch(() => {});
+          if (i < 0 || i >= count() || ready.has(i)) continue;
+          if (!pending.has(i)) pending.set(i, fetchStep(i));
+          await pending.get(i).catch(() => {});
         }
       }
     },
     stop: () => wave++,
     forget(holds) {
-      for (const [i, step] of ready) if (holds(step)) ready.delete(i);
+      for (const [i, step] of ready) if (holds(step())) ready.delete(i);
     },
   };
   async function fetchStep(i) {
     try {
-      const step = readStep(await getStep(i));
+      const step = once(readStep, await getStep(i));
       ready.set(i, step);
       if (ready.size > CACHE) ready.delete(ready.keys().next().value);
       return step;
@@ -132,4 +134,10 @@ export function stepStore(getStep, count) {
     }
   }
   return store;
+}
+
+/** `make(value)` when it is first asked for, and that ever after. */
+function once(make, value) {
+  let made = null;
+  return () => (made ??= make(value));
 }
