@@ -107,7 +107,7 @@ Greedy, block {evaluation["block_size"]}, {evaluation["num_candidates"]} candida
   distribution; {last["step"]} steps, {last["elapsed_s"]:.0f} seconds. `training.jsonl` is the log.
 - **Machine**: {made["device"]}, torch {made["packages"]["torch"]}.
 - **Again**: `python benchmarks/train_bundled.py --corpus DIR --work DIR` in a checkout of dflash-lab.
-- **Limits**: English chat, mathematics and Python as in the sets above; context up to some 900 tokens in training.
+- **Limits**: English chat, mathematics and Python as in the sets above; texts of up to some 600 tokens in training.
 - **Licence**: Apache-2.0, as the target.
 """
 

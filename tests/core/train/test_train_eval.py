@@ -20,7 +20,7 @@ from dflash_lab.core.types import SamplingParams
 def trained(tmp_path_factory):
     """A bench, and a drafter that is right now and then: trained for a moment on the target's own greedy text."""
     bench, recipe = make_bench(), make_recipe()
-    text = greedy_text(bench, None, 64, seed=0)
+    text = greedy_text(bench, None, 24, seed=0)
     folder = tmp_path_factory.mktemp("run")
     train(recipe, bench, text, None, Budget(steps=80), folder, notify=lambda text: None)
     from dflash_lab.core.generate import load_drafter
