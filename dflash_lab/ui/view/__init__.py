@@ -6,6 +6,7 @@ text.py      how any token reads on one line, whatever is in it
 terminal.py  draw_step(trace, i): a step for a terminal
 still.py     step_html(trace, i): a step as a table that needs no script
 export.py    export_html(trace, step): one offline file
+charts.py    survival_curves(traces), curves_svg(curves), plotly_template(theme): acceptance by position
 opening.py   example_trace(), second_example(), opening_step(trace): what is shown before anyone chose
 comparison.py  comparison_wire(a, b): two traces side by side, JSON-ready
 assets.py    module_text(), style_text(), STATIC_DIR: the page's module and its style sheet

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from dflash_lab.core.errors import BackendError, DFlashLabError
+from dflash_lab.core.errors import BackendError, DFlashLabError, RequestError
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.ui.view.assets import module_text, style_text
 from dflash_lab.ui.view.opening import opening_step
@@ -47,6 +47,8 @@ class TraceWidget(anywidget.AnyWidget):
 
     def __init__(self, trace: Trace | None, step: int | None = None, pos: int | None = None) -> None:
         """`step` None: one whose proposals were refused midway. `trace` None: `_open` brings one later."""
+        if not isinstance(trace, Trace | None):
+            raise RequestError(f"a widget shows a Trace, got {type(trace).__name__}: open a file with load_trace(path)")
         self.trace: Trace | None = None
         super().__init__()
         if trace is not None:

@@ -21,7 +21,7 @@ for _theme in INK:
     pio.templates[f"dflash_{_theme}"] = plotly_template(_theme)
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
-CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 
 
 class AcceptanceCurve:

@@ -11,6 +11,7 @@ import traitlets
 
 from dflash_lab.core.errors import DFlashLabError
 from dflash_lab.core.trace.schema import Trace
+from dflash_lab.core.types import StopReason
 from dflash_lab.ui.view.parts import TextParts
 from dflash_lab.ui.widgets.base import TraceWidget
 
@@ -40,12 +41,14 @@ class Live(TraceWidget):
     def __init__(self, generation: Any) -> None:
         """`generation`: what `dflash_lab.generate` returned, not begun. Decoding starts at once."""
         self.generation = generation
+        self._stopped = threading.Event()
         super().__init__(None)
         self._worker = threading.Thread(target=self._work, name="dflash-lab live", daemon=True)
         self._worker.start()
 
     def stop(self) -> None:
         """End after the step that is being decoded; what was decoded is kept."""
+        self._stopped.set()
         if self.generation is not None:
             self.generation.cancel()
 
@@ -82,19 +85,28 @@ class Live(TraceWidget):
                 super()._answer(widget, content, buffers)
 
     def _work(self) -> None:
-        generation, state = self.generation, "failed"
-        with _one_at_a_time:
-            try:
-                self.state = "running"
-                self._decode(generation)
-                state = "cancelled" if generation.summary.stop_reason == "cancelled" else "done"
-            except DFlashLabError as error:
-                self.message = str(error)
-            except Exception as error:
-                self.message = f"{type(error).__name__}: {error}"
-            if generation.request.record != "none" and generation.summary.num_steps:
-                self._open(generation.trace())
-            self.state = state
+        while not _one_at_a_time.acquire(timeout=UPDATE_S):
+            if self._stopped.is_set():
+                self.state = "cancelled"
+                return
+        try:
+            self.state = self._run(self.generation)
+        finally:
+            _one_at_a_time.release()
+
+    def _run(self, generation: Any) -> str:
+        """Decode to the end, whatever it is; returns the final state."""
+        self.state, ending = "running", "failed"
+        try:
+            self._decode(generation)
+            ending = "cancelled" if generation.summary.stop_reason is StopReason.CANCELLED else "done"
+        except DFlashLabError as error:
+            self.message = str(error)
+        except Exception as error:
+            self.message = f"{type(error).__name__}: {error}"
+        if generation.request.record != "none" and generation.summary.num_steps:
+            self._open(generation.trace())
+        return ending
 
     def _decode(self, generation: Any) -> None:
         parts, drawn, began, steps, accepted = TextParts(generation.pair.text.decode), 0.0, 0.0, 0, 0

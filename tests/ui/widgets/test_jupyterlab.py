@@ -27,6 +27,13 @@ def said(page):
     return page.locator(".jp-Cell").last.locator(".jp-OutputArea-output")
 
 
+def barriers(page, place: str) -> list[str]:
+    """What axe finds serious or critical inside `place`."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, context=place).response["violations"]
+    return [rule["id"] for rule in found if rule["impact"] in ("serious", "critical")]
+
+
 def at_step(view, step: int, timeout: int = 10_000) -> None:
     """Wait until `view` stands on `step` and shows it."""
     expect(view.locator(".dfl-strip")).to_have_attribute("aria-valuenow", str(step + 1), timeout=timeout)
@@ -45,6 +52,7 @@ def test_traits_go_both_ways(lab, page):
     expect(said(page)).to_have_text("at 4 ['pos', 'rank', 'step', 'token', 'token_id'] True\n")
     run_cell(page, "w.step = 7; w.pos = 2")
     at_step(view, 7)
+    assert barriers(page, ".dflw-inspector") == []
     expect(view.locator(".dfl-main")).to_contain_text("Path at position 2")
 
 
@@ -107,6 +115,7 @@ def test_a_decode_is_watched_and_stopped(lab, page):
     view = page.locator(".dflw-live")
     expect(view.get_by_role("status")).to_have_text("running", timeout=PATIENCE_MS)
     expect(view).to_contain_text("tok/s", timeout=20_000)
+    assert barriers(page, ".dflw-live") == []
     run_cell(page, "print('the kernel is free:', live.state)")
     expect(said(page)).to_have_text("the kernel is free: running\n")
     view.get_by_role("button", name="Stop").click()

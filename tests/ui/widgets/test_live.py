@@ -106,6 +106,17 @@ def test_runs_of_one_pair_wait_for_each_other(toy_pair):
     second.close()
 
 
+def test_a_run_that_waits_can_be_closed_at_once(toy_pair):
+    gate = Gate()
+    first = Live(generate(toy_pair, request(), gate.hooks))
+    assert gate.arrived.acquire(timeout=20)
+    second = Live(generate(toy_pair, request()))
+    second.close()
+    assert (first.state, second.state) == ("running", "cancelled")
+    gate.let(99)
+    first.close()
+
+
 def test_closing_ends_the_run_and_frees_it(toy_pair):
     gate = Gate()
     live = Live(generate(toy_pair, request(), gate.hooks))

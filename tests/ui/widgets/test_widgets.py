@@ -132,6 +132,12 @@ def test_a_page_in_a_frame_needs_no_channel():
         inspect(make_trace(1), mode="svg")
 
 
+@pytest.mark.parametrize("make", KINDS)
+def test_what_is_no_trace_is_named(make):
+    with pytest.raises(RequestError, match=r"a widget shows a Trace, got str: open a file with load_trace\(path\)"):
+        make("run.safetensors", step=0)
+
+
 def test_closing_frees_everything():
     from ipywidgets.widgets import widget as registry
 
