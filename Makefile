@@ -1,6 +1,6 @@
 # make ui         set up once, then open the page (ARGS="--port 7900" goes to `dflash-lab ui`)
 # make test       the fast tests, browser included      make test-all   the slow ones too
-# make lint       ruff
+# make lint       ruff                                  make screenshots  the pictures in docs/
 # make notebooks  executes them in a temporary folder  ARGS=--save writes the outputs back
 # PYTHON names the interpreter that makes the environment, VENV the folder it is made in.
 
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FONTS := fonts-noto-core fonts-noto-cjk fonts-noto-color-emoji fonts-dejavu
 
-.PHONY: ui test test-all lint notebooks browser
+.PHONY: ui test test-all lint notebooks browser screenshots
 .DELETE_ON_ERROR:
 
 ui: $(VENV)/.ui
@@ -29,6 +29,10 @@ lint: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev
 	@$(BIN)/python notebooks/run.py $(ARGS)
+
+screenshots: $(VENV)/.dev browser
+	$(BIN)/dflash-lab models bundled --fetch
+	$(BIN)/python docs/shoot.py
 
 # torch goes first and by exact version: an open range may resolve to another build, gigabytes larger.
 $(VENV)/.torch: constraints.txt
