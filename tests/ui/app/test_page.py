@@ -112,6 +112,21 @@ def test_an_upload_is_shown_and_a_bad_one_named(page, serve, store, tmp_path):
     expect(page.get_by_role("combobox", name="Trace")).to_have_value("good.safetensors")
 
 
+def test_traces_of_another_schema_and_of_an_ended_run_are_told_apart(page, serve, store, tmp_path):
+    newer, cancelled = tmp_path / "newer.safetensors", tmp_path / "cancelled.safetensors"
+    trace = make_trace(5, seed=9, status="cancelled")
+    trace_store.save(trace, cancelled)
+    newer.write_bytes(cancelled.read_bytes().replace(b'\\"schema_version\\":1', b'\\"schema_version\\":9'))
+    open_page(page, serve(store))
+    upload = page.locator("input[type=file]").first
+    upload.set_input_files(newer)
+    said = page.get_by_role("alert").filter(has_text="expected trace schema 1, got 9; update dflash-lab")
+    expect(said).to_be_visible()
+    upload.set_input_files(cancelled)
+    wait_query(page, trace=trace_id(trace))
+    expect(page.locator("#dfa-inspector .dfl-warn")).to_have_text("cancelled")
+
+
 def test_a_dropped_file_is_an_upload(page, serve, store, tmp_path):
     trace = make_trace(6, seed=11)
     trace_store.save(trace, tmp_path / "t.safetensors")

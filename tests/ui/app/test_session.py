@@ -274,3 +274,49 @@ def test_a_run_that_nobody_watches_is_stored_once():
     store.keep_run = lambda *what: kept.append(what) or keep_run(*what)
     finish(Runs(store, engine).prepare("a", REQUEST))
     assert [live for _, _, live in kept] == [False]
+
+
+def test_two_uploads_at_once_are_both_kept(tmp_path):
+    store = TraceStore(make_trace(2))
+    files = [tmp_path / f"{i}" / "same-name.safetensors" for i in range(8)]
+    for i, file in enumerate(files):
+        file.parent.mkdir()
+        trace_store.save(make_trace(3, seed=i // 2 + 1), file)  # each trace comes twice
+    gate, found = threading.Barrier(8), []
+
+    def upload(file):
+        gate.wait()
+        found.append(store.upload(file))
+
+    threads = [threading.Thread(target=upload, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {entry.id for entry in found} == {trace_id(make_trace(3, seed=seed)) for seed in range(1, 5)}
+    assert len(store.entries()) == 5
+    for entry in found:
+        assert entry.trace.tensor("unary", 2) is not None
+
+
+def test_a_large_file_is_opened_and_not_read(tmp_path):
+    """500 MB of features: the page needs none of them, so nothing waits for them."""
+    small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
+    trace_store.save(make_trace(20, 8, 8), small)
+    raw = small.read_bytes()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    index, data = json.loads(raw[8:end]), raw[end:]
+    size = 500_000_000
+    index["target_features/000019"] = {
+        "dtype": "F32", "shape": [1, size // 4], "data_offsets": [len(data), len(data) + size]
+    }  # fmt: skip
+    text = json.dumps(index).encode()
+    text += b" " * (-len(text) % 8)
+    with open(large, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+        file.truncate(8 + len(text) + len(data) + size)
+    began = time.monotonic()
+    entry = TraceStore(make_trace(2)).open(large)
+    assert entry.summary["n"] == 20
+    assert inspect.step_block(entry.trace, 19)["steps"][-1]["i"] == 19
+    assert time.monotonic() - began < 2

@@ -27,6 +27,14 @@ reads the whole block at once and keeps the proposal as far as it agrees.
 **Why was it refused?** *selector*: the token stood in the column but was not chosen. *drafter*: it was not in the
 list. *sampled*: the target drew another token although its most probable one was ours. *stop*: the text ended inside
 the block. *full*: nothing was refused. *unknown*: the trace does not hold the target's side.
+
+**What if** another candidate had been taken (`w`)? The path up to it stays; from there the walk takes the best edge
+score at every position. What would have been accepted is judged against the target's own text, as far as that is
+known; where it is not, the page says *at least*.
+
+**Compare** links two traces by output token, not by step. A lossless method gives the target's own text, so greedy runs
+of one prompt should not part; where they do, a margin below 0.25 between the target's two best logits is a tie that
+rounding may flip.
 """
 
 KEYS = """
