@@ -71,6 +71,12 @@ def make_trace(
     return Trace.from_arrays(header, tuple(records), arrays, name=f"toy-{kind}")
 
 
+def some_step(trace, wanted):
+    """First step that accepted nothing, something or everything."""
+    kinds = {0: "zero", len(trace.steps[0].draft_ids): "full"}
+    return next(i for i, record in enumerate(trace.steps) if kinds.get(record.num_accepted, "mixed") == wanted)
+
+
 def _continuation(rng: np.random.Generator, ids: np.ndarray, length: int) -> np.ndarray:
     """The target's text: the vocabulary in order, with jumps."""
     jumps = np.where(rng.random(length) < 0.12, rng.integers(1, len(ids), length), 1)
