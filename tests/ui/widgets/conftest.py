@@ -16,6 +16,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+RUN_ALL = "notebook:run-all-cells"
+READY = f"""() => {{
+  const app = window.jupyterapp, context = app?.shell.currentWidget?.sessionContext, kernel = context?.session?.kernel;
+  return context?.isReady && kernel?.connectionStatus === "connected" && kernel.status === "idle"
+    && app.commands.isEnabled("{RUN_ALL}");
+}}"""
+"""The notebook is open and its kernel listens: before that, running its cells does nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +44,12 @@ class Lab:
         )
         nbformat.write(notebook, self.root / name)
         page.goto(f"{self.url}/lab/tree/{name}?reset")
-        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
-        page.wait_for_selector(".jp-Notebook .jp-Cell.jp-mod-active .cm-content", timeout=60_000)
-        prompt = page.locator(".jp-Notebook .jp-InputPrompt").first
-        for _ in range(5):  # while the page is still starting, the menu may act on nothing
-            self.run_all(page)
-            page.wait_for_timeout(1000)
-            if prompt.inner_text() != "[ ]:":
-                return
-        raise AssertionError("JupyterLab does not run the notebook")
+        page.wait_for_function(READY, timeout=60_000)
+        self.run_all(page)
 
     def run_all(self, page) -> None:
-        """Run the open notebook from top to bottom."""
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        """Run the open notebook from top to bottom, without waiting for its end."""
+        page.evaluate(f"void window.jupyterapp.commands.execute('{RUN_ALL}')")
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +68,7 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
     settings.write_text('{"fetchNews": "false", "checkForUpdates": false}')
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
-        "--IdentityProvider.token=", f"--ServerApp.root_dir={root}",
+        "--expose-app-in-browser", "--IdentityProvider.token=", f"--ServerApp.root_dir={root}",
     ]  # fmt: skip
     with open(home / "log", "wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=root)
