@@ -28,7 +28,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 
 notebooks: $(VENV)/.dev
-	@$(BIN)/python notebooks/run.py $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py $(ARGS)
 
 screenshots: $(VENV)/.dev browser
 	$(BIN)/dflash-lab models bundled --fetch
