@@ -21,16 +21,13 @@ TABS = {
 }
 """By tab what is there once it is drawn."""
 SIZE = {"width": 1440, "height": 1000}
-COLOURS = 192
-"""Of the palette the pictures are stored with: half the bytes."""
 
 
 def shoot(page: Page, name: str) -> None:
     """The page as it stands, in `docs/NAME.png`."""
     with Image.open(io.BytesIO(page.screenshot())) as picture:
-        # By coverage of the colour space: the marks' few pixels keep their colours.
-        palette = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        palette.save(HERE / f"{name}.png", optimize=True)
+        # All colours are kept: a palette would bend the ramp that the fill of a cell is read by.
+        picture.convert("RGB").save(HERE / f"{name}.png", optimize=True)
 
 
 def decode(page: Page) -> None:
