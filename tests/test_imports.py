@@ -12,22 +12,23 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "dflash_lab"
 
-CORE = {"errors", "types", "hooks", "provenance", "kernels", "target", "model", "decode", "trace", "data"}
+CORE = {"errors", "types", "acceptance", "hooks", "provenance", "kernels", "target", "model", "decode", "trace", "data"}
 STORIES = {"generate", "bench", "ablate", "doctor", "train"}
 ALLOWED = {
     "errors": set(),
     "types": {"errors"},
+    "acceptance": {"errors"},
     "hooks": {"errors"},
     "provenance": set(),
     "kernels": {"errors"},
     "target": {"types", "errors", "hooks", "kernels"},
     "model": {"types", "errors", "hooks", "kernels"},
     "decode": {"types", "errors", "hooks", "kernels", "model", "target"},
-    "trace": {"types", "errors", "hooks", "provenance"},
-    "serve": {"types", "errors", "provenance"},
+    "trace": {"types", "errors", "acceptance", "hooks", "provenance"},
+    "serve": {"types", "errors", "acceptance", "provenance"},
     "data": {"errors"},
     **dict.fromkeys(STORIES, CORE | STORIES),
-    "ui.view": {"types", "errors", "trace", "serve"},
+    "ui.view": {"types", "errors", "acceptance", "trace", "serve"},
     "ui.widgets": {"ui.view", "serve"} | CORE | STORIES,
     "ui.cli": {"ui.view", "ui.app", "serve"} | CORE | STORIES,
     "ui.app": {"ui.view", "ui.widgets", "serve"} | CORE | STORIES,

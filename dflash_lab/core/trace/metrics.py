@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_lab.core.acceptance import Acceptance, check_identities, from_counts
 from dflash_lab.core.errors import TraceError
-from dflash_lab.core.trace.acceptance import Acceptance, check_identities, from_counts
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.core.types import StepRecord
 

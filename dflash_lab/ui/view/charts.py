@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_lab.core.trace.acceptance import from_counts
+from dflash_lab.core.acceptance import from_counts
 from dflash_lab.core.trace.schema import Trace
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

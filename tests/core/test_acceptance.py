@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_lab.core.acceptance import check_identities, from_counts, from_histogram
 from dflash_lab.core.errors import TraceError
-from dflash_lab.core.trace.acceptance import check_identities, from_counts, from_histogram
 
 GOLDEN = [11, 14, 11, 4, 0, 3]
 
