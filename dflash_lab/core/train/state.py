@@ -17,7 +17,8 @@ from dflash_lab.core.model.config import DraftConfig
 from dflash_lab.core.model.drafter import DraftModel
 from dflash_lab.core.train.recipe import Training
 
-STATE = "state.safetensors"
+STATE = "training.state"
+"""A safetensors file by another name: vLLM loads every `*.safetensors` beside a config.json as weights."""
 
 
 def new_model(config: DraftConfig, training: Training) -> DraftModel:

@@ -41,6 +41,9 @@ def test_a_run_lowers_the_loss_and_leaves_a_checkpoint_that_loads(tmp_path):
     checkpoint = load_checkpoint(tmp_path, dtype=torch.float32, device="cpu")
     assert checkpoint.config.version == "dflash2"
     assert not checkpoint.warnings
+    # Engines that load every safetensors file of a folder find the weights alone.
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
+    assert (tmp_path / STATE).exists()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
