@@ -9,7 +9,9 @@ DFlashLabError                 everything below; the command line prints it and 
 ├── HookError                  an unknown hook point, or one that a fused kernel does not make
 ├── BackendError               kernels, device or optional package asked for and not there
 ├── TraceError                 a trace file: truncated, of a newer schema, not a trace
-└── DataError                  a prompt set or corpus: not found, too small, of another target
+├── DataError                  a prompt set or corpus: not found, too small, of another target
+├── ServerError                a live server: not there, no such model, refuses, answers what cannot be read
+└── RunError                   a recorded run of a server: broken, of a newer schema, not like the one beside it
 """
 
 
@@ -51,3 +53,11 @@ class TraceError(DFlashLabError):
 
 class DataError(DFlashLabError):
     """A prompt set or a corpus that cannot be used."""
+
+
+class ServerError(DFlashLabError):
+    """A live server that cannot be measured as asked."""
+
+
+class RunError(DFlashLabError):
+    """A recorded run of a server that cannot be read, resumed or compared."""
