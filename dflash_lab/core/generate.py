@@ -177,6 +177,10 @@ class Generation:
         finally:
             self._over = True
 
+    def prefill(self) -> None:
+        """Read the prompt and commit the first token now; without this call the iteration begins with it."""
+        self._decoding.prefill()
+
     def cancel(self) -> None:
         """Stop before the next step; may be called from another thread."""
         self._decoding.cancel()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dflash_lab.core.errors import RequestError
 
@@ -57,11 +59,31 @@ RECORD_LEVELS = ("none", "steps", "scores", "features")
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One message of a chat."""
+
+    role: str
+    """`system`, `user` or `assistant`."""
+    content: str
+    """Its text."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt of more than one message of the user's."""
+
+    turns: tuple[Turn, ...]
+    """The messages in order."""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is told beside the messages: `enable_thinking` and the like."""
+
+
+@dataclass(frozen=True)
 class GenerateRequest:
     """One generation: the single object behind a command line, a click in the page and a cell of a sweep."""
 
-    prompt: str
-    """The user's text, before any chat template."""
+    prompt: str | Conversation
+    """The user's text before any chat template, or a whole conversation."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """Temperature, filters, length; stop ids are added from the target."""
     target: str = "bundled"
@@ -85,7 +107,7 @@ class GenerateRequest:
     record: str = "none"
     """One of `RECORD_LEVELS`."""
     chat: bool = True
-    """Whether the prompt is put through the tokenizer's chat template."""
+    """Whether the prompt is put through the tokenizer's chat template; a conversation always is."""
 
     def __post_init__(self) -> None:
         if self.record not in RECORD_LEVELS:

@@ -76,6 +76,7 @@ class Decoding:
         self._cancelled = False
         self._started = self._ended = 0.0
         self._num_steps = 0
+        self._ahead: tuple[Tensor | None, Tensor] | None = None
 
     def _check_length(self) -> int:
         """Most tokens that may be committed."""
@@ -96,9 +97,16 @@ class Decoding:
         self._cancelled = True
 
     @torch.inference_mode()
-    def __iter__(self) -> Iterator[Step]:
-        features, anchor = self._prefill()
+    def prefill(self) -> None:
+        """Read the prompt and commit the first token, before the iteration that otherwise begins with it."""
+        self._ahead = self._prefill()
         self._started = self._ended = time.perf_counter()
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Step]:
+        if self._ahead is None:
+            self.prefill()
+        (features, anchor), self._ahead = self._ahead, None
         while self.stop_reason is None:
             if self._cancelled:
                 self.stop_reason = StopReason.CANCELLED
@@ -109,7 +117,7 @@ class Decoding:
             yield step
 
     def _prefill(self) -> tuple[Tensor | None, Tensor]:
-        """Read the prompt and commit the first token."""
+        """The first step's features and anchor."""
         before = time.perf_counter()
         self.target.capture(self.drafter.config.target_layer_ids if self.drafter else ())
         if self.drafter:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 
 from dflash_lab.core.errors import RequestError, TargetError
+from dflash_lab.core.types import Conversation, Turn
 
 
 class Text:
@@ -17,18 +19,34 @@ class Text:
         self._bytes = _byte_decoder()
         self._byte_level = _is_byte_level(tokenizer)
 
-    def encode(self, prompt: str, chat: bool = True) -> tuple[list[int], str]:
-        """Token ids of a prompt and the text they were made from, put through the chat template if `chat`."""
-        if not prompt.strip():
+    def encode(self, prompt: str | Conversation, chat: bool = True) -> tuple[list[int], str]:
+        """Token ids of a prompt and the text they were made from, put through the chat template if `chat`.
+
+        A conversation goes through it always. Raises RequestError for a prompt without text and for turns or
+        arguments that the template refuses.
+        """
+        conversation = Conversation((Turn("user", prompt),)) if isinstance(prompt, str) else prompt
+        if not any(turn.content.strip() for turn in conversation.turns):
             raise RequestError("the prompt is empty: give some text")
-        if not chat:
+        if prompt is not conversation and not chat:
             return self.tokenizer(prompt)["input_ids"], prompt
+        rendered = self._render(conversation)
+        return self.tokenizer(rendered, add_special_tokens=False)["input_ids"], rendered
+
+    def _render(self, conversation: Conversation) -> str:
         if not self.tokenizer.chat_template:
             raise TargetError(f"target {self._name!r} has no chat template: use --no-chat")
-        rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-        )
-        return self.tokenizer(rendered, add_special_tokens=False)["input_ids"], rendered
+        apply = self.tokenizer.apply_chat_template
+        reserved = sorted(conversation.template_arguments.keys() & inspect.signature(apply).parameters.keys())
+        if reserved:
+            raise RequestError(f"{reserved[0]} is no argument of a chat template: leave it out")
+        turns = [{"role": turn.role, "content": turn.content} for turn in conversation.turns]
+        from jinja2 import TemplateError
+
+        try:
+            return apply(turns, tokenize=False, add_generation_prompt=True, **conversation.template_arguments)
+        except TemplateError as error:
+            raise RequestError(f"the chat template of target {self._name!r} refuses these turns: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a whole sequence, special tokens left out."""

@@ -175,6 +175,16 @@ def test_the_context_cache_holds_the_committed_tokens_and_nothing_else(make_draf
         assert target._ids.shape[1] == step.record.start + step.record.commit_length
 
 
+def test_the_first_token_is_there_before_the_first_step(make_drafter, target):
+    whole, _ = run(target, make_drafter(target))
+    decoding = Decoding(target, make_drafter(target), PROMPT, greedy())
+    decoding.prefill()
+    assert decoding.output_ids == whole.output_ids[:1]
+    assert decoding.time_to_first_token_ms > 0
+    assert sum(step.record.commit_length for step in decoding) == len(whole.output_ids) - 1
+    assert decoding.output_ids == whole.output_ids
+
+
 def test_cancelling_takes_effect_before_the_next_step(make_drafter, target):
     decoding = Decoding(target, make_drafter(target), PROMPT, greedy())
     steps = []

@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dflash_lab.core.errors import RequestError, TargetError
 from dflash_lab.core.target.text import Text
+from dflash_lab.core.types import Conversation, Turn
 
 TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}<|assistant|>"
 
@@ -69,6 +70,27 @@ def test_prompts_go_through_the_chat_template_unless_told_not_to():
     assert tokenizer.decode(ids) == rendered
     ids, rendered = text.encode("hi", chat=False)
     assert (rendered, tokenizer.decode(ids)) == ("hi", "hi")
+
+
+def test_a_conversation_goes_through_the_template_with_its_arguments():
+    template = TEMPLATE.replace("<|assistant|>", "<|assistant|>{% if enable_thinking %}<think>{% endif %}")
+    text = Text(byte_level(template), "t")
+    turns = (Turn("system", "be brief"), Turn("user", "hi"), Turn("assistant", "ho"), Turn("user", "again"))
+    plain = "<|system|>be brief<|user|>hi<|assistant|>ho<|user|>again<|assistant|>"
+    assert text.encode(Conversation(turns), chat=False)[1] == plain
+    assert text.encode(Conversation(turns, {"enable_thinking": True}))[1] == plain + "<think>"
+    assert text.encode(Conversation(turns[1:2])) == text.encode("hi")
+
+
+def test_conversations_that_cannot_be_used():
+    turns = (Turn("user", "hi"),)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        Text(byte_level(), "t").encode(Conversation(()))
+    with pytest.raises(RequestError, match="chat_template is no argument of a chat template"):
+        Text(byte_level(), "t").encode(Conversation(turns, {"chat_template": "{{ 1 }}"}))
+    refusing = Text(byte_level("{{ raise_exception('no system here') }}"), "t")
+    with pytest.raises(RequestError, match="template of target 't' refuses these turns: no system here"):
+        refusing.encode(Conversation(turns))
 
 
 def test_prompts_that_cannot_be_used():
