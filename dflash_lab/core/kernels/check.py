@@ -48,7 +48,7 @@ def check_case(spec: OpSpec, case: Any, device: torch.device, dtype: torch.dtype
     arguments = spec.arguments(case, device, dtype, torch.Generator(device).manual_seed(seed))
     errors = {}
     try:
-        found, faults = _run(kernel, arguments, device)
+        found, faults = _run(kernel, arguments, spec.changes, device)
         errors = spec.judge(arguments, found)
     except Exception as error:  # whatever a compiler or a driver raises: the other cases are still checked
         faults = (f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",)
@@ -81,15 +81,18 @@ def dtypes_on(spec: OpSpec, device: torch.device) -> tuple[torch.dtype, ...]:
     return (torch.float32,) if device.type == "cpu" or interpreting() else tuple(spec.tolerance)
 
 
-def _run(kernel: Callable[..., Any], arguments: dict[str, Any], device: torch.device) -> tuple[Any, tuple[str, ...]]:
-    """The kernel's outputs, and its faults."""
+def _run(
+    kernel: Callable[..., Any], arguments: dict[str, Any], changes: Sequence[str], device: torch.device
+) -> tuple[Any, tuple[str, ...]]:
+    """The kernel's outputs, and its faults; what it changes in place is a copy."""
     faults = []
     counters = {}
     if "arrivals" in inspect.signature(kernel).parameters:
         counters["arrivals"] = new_arrivals(MOST_ARRIVALS, device)
     before = LAUNCHES.total()
+    copies = [{name: arguments[name].clone() for name in changes} for _ in range(2)]
     with poisoned_memory():
-        found, again = (kernel(**arguments, **counters) for _ in range(2))
+        found, again = (kernel(**arguments | copy, **counters) for copy in copies)
     if LAUNCHES.total() == before:
         faults.append("no Triton kernel was launched")
     if counters and bool(counters["arrivals"].any()):

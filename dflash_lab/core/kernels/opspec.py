@@ -46,6 +46,8 @@ class OpSpec(Generic[CaseT]):
     """Fewest bytes that any exact algorithm moves: arguments read once, outputs written once."""
     flops: Callable[[CaseT], int]
     """Floating-point operations of the products."""
+    changes: tuple[str, ...] = ()
+    """Arguments that are written in place."""
 
     def arguments(
         self, case: CaseT, device: torch.device, dtype: torch.dtype, generator: torch.Generator
@@ -116,5 +118,5 @@ def some_ids(vocab: int, *shape: int, device: torch.device, generator: torch.Gen
     for size in shape[:-1]:
         rows *= size
     starts = torch.randint(vocab, (rows, 1), generator=generator, device=device)
-    strides = torch.randint(1, max(2, vocab // shape[-1]), (rows, 1), generator=generator, device=device)
+    strides = torch.randint(1, max(2, vocab // max(1, shape[-1])), (rows, 1), generator=generator, device=device)
     return ((starts + strides * torch.arange(shape[-1], device=device)) % vocab).view(shape)

@@ -46,7 +46,7 @@ def test_an_operation_is_complete_data(name):
     assert {case.batch for case in spec.cases} >= {1, 8, 33}
     assert {case.batch for case in spec.published} == {1, 8, 32}
     for case in spec.published:
-        assert spec.bytes(case, torch.float32) > spec.bytes(case, torch.bfloat16) > 0
+        assert spec.bytes(case, torch.float32) >= spec.bytes(case, torch.bfloat16) > 0
         assert spec.flops(case) >= 0
 
 

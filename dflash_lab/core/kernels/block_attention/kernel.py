@@ -25,9 +25,10 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _block_attention(
-    queries, keys, values, lengths, out, sums, stats, arrivals, query_stride, scale, window,
+    queries, keys, values, lengths, slots, out, sums, stats, arrivals, query_stride, scale, window,
     L, S, H: tl.constexpr, H_KV: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
     M_TILE: tl.constexpr, S_TILE: tl.constexpr, D_TILE: tl.constexpr, WINDOWED: tl.constexpr, CAUSAL: tl.constexpr,
+    SHORTENED: tl.constexpr,
 ):  # fmt: skip
     split, head, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + b)
@@ -42,7 +43,7 @@ def _block_attention(
     q = tl.load(queries + place, mask=cell, other=0.0)
     at = length + slot
 
-    end = length + L
+    end = length + (tl.load(slots + b) if SHORTENED else L)
     first = tl.maximum(length - window + 1, 0) if WINDOWED else 0
     part = tl.cdiv(end - first, SPLITS * S_TILE) * S_TILE
     start = first + split * part
@@ -107,6 +108,7 @@ def block_attention(
     lengths: Tensor,
     window: int | None,
     causal: bool,
+    slots: Tensor | None = None,
     arrivals: Tensor | None = None,
 ) -> Attended:
     """The reference's `block_attention`; queries may be a slice of a fused projection. Raises BackendError.
@@ -131,6 +133,8 @@ def block_attention(
     check_tensor("keys", keys, (batch, kv_heads, places, size), (queries.dtype,))
     check_tensor("values", values, (batch, kv_heads, places, size), (queries.dtype,))
     check_tensor("lengths", lengths, (batch,), (torch.int32,))
+    if slots is not None:
+        check_tensor("slots", slots, (batch,), (torch.int32,))
     device, height, width = queries.device, tile(rows, 16), tile(size, 16)
     depth = KEY_TILE_BYTES // queries.element_size()
     longest = places if window is None else min(places, window + length)
@@ -143,9 +147,9 @@ def block_attention(
     out = torch.empty(batch, length, heads, size, dtype=queries.dtype, device=device)
     launch(
         _block_attention, (splits, kv_heads, batch),
-        queries, keys, values, lengths, out, sums, stats, arrivals, queries.stride(1), size**-0.5 * LOG2_E, window or 0,
-        length, places, H=heads, H_KV=kv_heads, D=size, SPLITS=splits,
+        queries, keys, values, lengths, slots, out, sums, stats, arrivals, queries.stride(1), size**-0.5 * LOG2_E,
+        window or 0, length, places, H=heads, H_KV=kv_heads, D=size, SPLITS=splits,
         M_TILE=height, S_TILE=depth, D_TILE=width, WINDOWED=window is not None, CAUSAL=causal,
-        num_warps=8 if height * width > 64 * 128 else 4, num_stages=2,
+        SHORTENED=slots is not None, num_warps=8 if height * width > 64 * 128 else 4, num_stages=2,
     )  # fmt: skip
     return Attended(out)

@@ -33,6 +33,8 @@ class Case:
     """Keys further away than this are not seen."""
     causal: bool = False
     """Whether a slot sees those behind it."""
+    shortened: bool = False
+    """Whether requests' blocks are shortened, each to a length of its own; the last one's to nothing."""
 
 
 def weights(case: Case, device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> dict[str, Any]:
@@ -55,7 +57,13 @@ def inputs(case: Case, device: torch.device, dtype: torch.dtype, generator: torc
         "lengths": lengths,
         "window": case.window,
         "causal": case.causal,
+        "slots": _slots(case, device) if case.shortened else None,
     }
+
+
+def _slots(case: Case, device: torch.device) -> torch.Tensor:
+    kept = [case.slots * (case.batch - 1 - request) // case.batch for request in range(case.batch)]
+    return torch.tensor(kept, dtype=torch.int32, device=device)
 
 
 def judge(arguments: dict[str, Any], found: Attended) -> dict[str, float]:
@@ -92,6 +100,8 @@ SPEC = OpSpec(
         Case(3, 4, 4, 4, 20, 300, 290, window=4),
         Case(8, 7, 4, 2, 32, 100, 93, window=33, causal=True),
         Case(33, 3, 2, 1, 16, 40, 30, causal=True),
+        Case(8, 8, 4, 2, 16, 90, 70, shortened=True),
+        Case(3, 8, 2, 1, 16, 200, 150, window=3, causal=True, shortened=True),
         Case(2, 16, 8, 1, 128, 600, 500, window=300),
     ),
     published=tuple(

@@ -1,0 +1,165 @@
+"""Queries, keys and values of a draft block: normed, projected, normed by head, rotated and laid down in one launch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dflash_lab.core.errors import BackendError
+from dflash_lab.core.kernels.block_qkv.reference import BlockQkv
+from dflash_lab.core.kernels.launch import FLOATS, check_range, check_tensor, launch, tile
+from dflash_lab.core.kernels.row_product import (
+    MAX_WEIGHTS,
+    Tiles,
+    check_convolution,
+    check_rows,
+    row_product,
+    small_tile,
+)
+
+MAX_HEAD = 256
+"""Widest head."""
+
+
+def tiles(rows: int, taps: int, channels: int, head_dim: int, heads: int, whole: bool, width: int) -> Tiles:
+    """Tiles for so many rows, taps and heads of any kind; `columns` are pairs of channels that are rotated together.
+
+    A head that is normed is made by one program, `whole`; else several programs share it, which read the weights at
+    a higher rate. `width` is the size of an element in bytes.
+    """
+    half = tile(head_dim // 2)
+    height = small_tile(rows, taps, 64)
+    blocks = triton.cdiv(rows, height) * heads
+    pairs = half if whole else max(min(8, half), min(half, tile(half * blocks // 60)))
+    if height * tile(taps) > 32:
+        return Tiles(height, pairs, 128 // width, 1, 4 if pairs <= 32 else 8, 4)
+    return Tiles(height, pairs, min((512 if pairs <= 32 else 256) // width, tile(channels, 64)), 4, 4, 4)
+
+
+@triton.jit
+def _block_qkv(
+    x, weight, bias, norm, before, before_base, q_norm, k_norm, cos, sin, starts, queries, cache,
+    M, L, B, S, POSITIONS, stride, eps, head_eps,
+    D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr, BEFORE: tl.constexpr,
+    BIASED: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, HEADS: tl.constexpr, H_KV: tl.constexpr,
+    HALF: tl.constexpr, M_TILE: tl.constexpr, J_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    first, head = tl.program_id(0) * M_TILE, tl.program_id(2)
+    m = first + tl.arange(0, M_TILE)
+    j = tl.program_id(1) * J_TILE + tl.arange(0, J_TILE)
+    here = (m < M)[:, None] & (j < HALF)[None, :]
+    # Query heads first, then each plane's: keys and values by turns.
+    asks = head < HEADS
+    plane, kv_head = (head - HEADS) // H_KV, (head - HEADS) % H_KV
+    holds_keys = (head >= HEADS) & (plane % 2 == 0)
+    at = tl.load(starts + m // L, mask=m < M, other=0) + m % L
+    turns = here & (asks | holds_keys)
+    row = tl.minimum(at, POSITIONS - 1)[:, None] * (2 * HALF) + j[None, :]
+    cos_low = tl.load(cos + row, mask=turns, other=1.0).to(tl.float32)
+    sin_low = tl.load(sin + row, mask=turns, other=0.0).to(tl.float32)
+    cos_high = tl.load(cos + row + HALF, mask=turns, other=1.0).to(tl.float32)
+    sin_high = tl.load(sin + row + HALF, mask=turns, other=0.0).to(tl.float32)
+
+    # The two channels that are rotated together stand side by side, so that a thread holds both.
+    w = tl.arange(0, 2 * J_TILE)
+    pair = tl.program_id(1) * J_TILE + w // 2
+    weight_row = head * (2 * HALF) + (w % 2) * HALF + pair
+    total = row_product(
+        x, weight, norm, before, before_base, first, weight_row, pair < HALF, M, L, stride, eps,
+        D, TAPS, GROUPS, NORMED, BEFORE, M_TILE, T_TILE, D_TILE, PARTS, STAGES,
+    )  # fmt: skip
+    if BIASED:
+        total += tl.load(bias + weight_row, mask=pair < HALF, other=0.0).to(tl.float32)[None, :]
+    low, high = tl.split(tl.reshape(total, (M_TILE, J_TILE, 2)))
+    if Q_NORMED or K_NORMED:
+        factor = tl.rsqrt(tl.sum(low * low + high * high, axis=1) / (2 * HALF) + head_eps)[:, None]
+        if Q_NORMED:
+            scales = (j < HALF) & asks
+            q_factor = tl.where(asks, factor, 1.0)
+            low *= q_factor * tl.load(q_norm + j, mask=scales, other=1.0).to(tl.float32)[None, :]
+            high *= q_factor * tl.load(q_norm + HALF + j, mask=scales, other=1.0).to(tl.float32)[None, :]
+        if K_NORMED:
+            scales = (j < HALF) & holds_keys
+            k_factor = tl.where(holds_keys, factor, 1.0)
+            of_layer = k_norm + (plane // 2) * (2 * HALF) + j
+            low *= k_factor * tl.load(of_layer, mask=scales, other=1.0).to(tl.float32)[None, :]
+            high *= k_factor * tl.load(of_layer + HALF, mask=scales, other=1.0).to(tl.float32)[None, :]
+    kind = cache.dtype.element_ty
+    first_half = (low * cos_low - high * sin_low).to(kind)
+    second_half = (high * cos_high + low * sin_high).to(kind)
+    if HEADS > 0:
+        place = (m[:, None] * HEADS + head) * (2 * HALF) + j[None, :]
+        tl.store(queries + place, first_half, mask=here & asks)
+        tl.store(queries + place + HALF, second_half, mask=here & asks)
+    kept = here & (head >= HEADS) & (at < S)[:, None]
+    lane = (plane.to(tl.int64) * B + m // L) * H_KV + kv_head
+    place = (lane * S + at)[:, None] * (2 * HALF) + j[None, :]
+    tl.store(cache + place, first_half, mask=kept)
+    tl.store(cache + place + HALF, second_half, mask=kept)
+
+
+def block_qkv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    before: Tensor | None,
+    before_base: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    head_eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    cache: Tensor,
+    starts: Tensor,
+    heads: int,
+) -> BlockQkv:
+    """The reference's `block_qkv`, in float32 up to queries and cache. Raises BackendError.
+
+    One program makes a head, or a part of one where no norm goes over it, for up to 64 rows: weights are read once for
+    these, x once a program, from L2. `starts` stay on the device: the launch is the same at any length.
+    """
+    batch, length, channels = x.shape
+    planes, kv_heads, places, size = cache.shape[0], *cache.shape[2:]
+    if size % 2 or planes % 2:
+        raise BackendError(
+            f"block_qkv: expected planes of keys and values in pairs and heads of even size, got {planes} planes of "
+            f"heads of {size}: fix cache"
+        )
+    check_range("block_qkv: head size", size, 2, MAX_HEAD)
+    check_rows("block_qkv", x, norm, FLOATS)
+    count, rows = batch * length, (heads + planes * kv_heads) * size
+    check_tensor("weight", weight, (rows, channels), (x.dtype,))
+    check_range("block_qkv: weights", weight.numel(), 1, MAX_WEIGHTS)
+    for name, tensor, shape in (
+        ("bias", bias, (rows,)),
+        ("q_norm", q_norm, (size,)),
+        ("k_norm", k_norm, (planes // 2, size)),
+    ):
+        if tensor is not None:
+            check_tensor(name, tensor, shape, (x.dtype,))
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_tensor(name, table, (len(cos), size), (x.dtype,))
+    check_tensor("cache", cache, (planes, batch, kv_heads, places, size), (x.dtype,))
+    check_tensor("starts", starts, (batch,), (torch.int32,))
+    if before is not None:
+        check_convolution("before", before, before_base, (batch, length), channels, x)
+    taps, groups = (1, 1) if before is None else before.shape[2:]
+    queries = torch.empty(batch, length, heads, size, dtype=x.dtype, device=x.device)
+    half, all_heads = size // 2, heads + planes * kv_heads
+    whole = q_norm is not None or k_norm is not None
+    chosen = tiles(count, taps, channels, size, all_heads, whole, x.element_size())
+    launch(
+        _block_qkv, (triton.cdiv(count, chosen.rows), triton.cdiv(half, chosen.columns), all_heads),
+        x, weight, bias, norm, before, before_base, q_norm, k_norm, cos, sin, starts, queries, cache,
+        count, length, batch, places, len(cos), 0 if before is None else before.stride(1), float(eps), float(head_eps),
+        D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
+        BIASED=bias is not None, Q_NORMED=q_norm is not None, K_NORMED=k_norm is not None, HEADS=heads, H_KV=kv_heads,
+        HALF=half, M_TILE=chosen.rows, J_TILE=chosen.columns, T_TILE=tile(taps), D_TILE=chosen.depth,
+        PARTS=chosen.parts, STAGES=chosen.stages, num_warps=chosen.warps,
+    )  # fmt: skip
+    return BlockQkv(queries, cache)

@@ -1,0 +1,155 @@
+"""Device code of `block_linear` and `block_qkv`: a tile of a block's rows times a tile of weight rows.
+
+Norm and convolution cost no pass of their own. The factor of an RMS norm is one number a row, known once the row has
+been read, and so multiplies the finished product. A convolution's taps are rows of the tile: row `tap * M_TILE + i`
+holds what slot i sees `tap` slots before it, and the products of a slot's taps are added afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dflash_lab.core.errors import BackendError
+from dflash_lab.core.kernels.device import PRECISION
+from dflash_lab.core.kernels.launch import check_range, check_tensor, tile
+
+MAX_TAPS = 8
+"""Taps are rows of a tile."""
+MAX_WEIGHTS = (1 << 31) - 1
+"""Offsets into the weights are 32 bits wide."""
+
+
+class Tiles(NamedTuple):
+    """What a program makes, and how."""
+
+    rows: int
+    """Rows of the output."""
+    columns: int
+    """Columns of the output."""
+    depth: int
+    """Channels multiplied at a time."""
+    parts: int
+    """Into how many parts the warps divide these channels; each has an accumulator of its own."""
+    warps: int
+    """Warps."""
+    stages: int
+    """Tiles in flight."""
+
+
+@triton.jit
+def _spread(value, SIZE: tl.constexpr):
+    """Each element SIZE times along the last axis."""
+    if len(value.shape) == 2:
+        wide = tl.broadcast_to(value[:, :, None], (value.shape[0], value.shape[1], SIZE))
+        return tl.reshape(wide, (value.shape[0], value.shape[1] * SIZE))
+    wide = tl.broadcast_to(value[:, :, :, None], (value.shape[0], value.shape[1], value.shape[2], SIZE))
+    return tl.reshape(wide, (value.shape[0], value.shape[1], value.shape[2] * SIZE))
+
+
+@triton.jit
+def sum_taps(product, T_TILE: tl.constexpr):
+    """`[T_TILE * M, N]` to `[M, N]`."""
+    if T_TILE == 1:
+        return product
+    return tl.sum(tl.reshape(product, (T_TILE, product.shape[0] // T_TILE, product.shape[1])), axis=0)
+
+
+@triton.jit
+def row_product(
+    x, weight, norm, delta, base, first, weight_row, weight_used, M, L, delta_stride, eps,
+    D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr, BEFORE: tl.constexpr,
+    M_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows `first..` of x, and those `tap` slots before them, times weight rows: `[T_TILE * M_TILE, W]` float32.
+
+    weight_row, weight_used `[W]`: which rows, and whether there is one. With BEFORE (a convolution of x, one value of
+    delta for each D / GROUPS channels) the taps are added: `[M_TILE, W]`.
+    """
+    PART: tl.constexpr = D_TILE // PARTS
+    SIZE: tl.constexpr = D // GROUPS
+    # A part of whole groups reads each correction once.
+    WHOLE: tl.constexpr = PART % SIZE == 0 and (SIZE & (SIZE - 1)) == 0
+    SHARED: tl.constexpr = PART // SIZE if WHOLE else 1
+    # A normed half-precision row may leave float16's range before its factor brings it back: TF32 is as exact.
+    WIDE: tl.constexpr = NORMED and x.dtype.element_ty == tl.float16
+    r = tl.arange(0, T_TILE * M_TILE)
+    tap = r // M_TILE
+    m = first + r % M_TILE
+    used = (m < M) & (m % L >= tap) & (tap < TAPS)
+    if PARTS == 1:
+        m, tap, used = m[:, None], tap[:, None], used[:, None]
+        weight_row, weight_used = weight_row[:, None], weight_used[:, None]
+        inner = tl.arange(0, D_TILE)[None, :]
+        group = tl.arange(0, SHARED)[None, :]
+        total = tl.zeros((T_TILE * M_TILE, weight_row.shape[0]), tl.float32)
+        squares = tl.zeros((T_TILE * M_TILE, D_TILE), tl.float32)
+    else:
+        m, tap, used = m[None, :, None], tap[None, :, None], used[None, :, None]
+        weight_row, weight_used = weight_row[None, :, None], weight_used[None, :, None]
+        part = tl.arange(0, PARTS)[:, None]
+        inner = (part * PART + tl.arange(0, PART)[None, :])[:, None, :]
+        group = (part * SHARED + tl.arange(0, SHARED)[None, :])[:, None, :]
+        total = tl.zeros((PARTS, T_TILE * M_TILE, weight_row.shape[1]), tl.float32)
+        squares = tl.zeros((PARTS, T_TILE * M_TILE, PART), tl.float32)
+    for start in tl.range(0, D, D_TILE, num_stages=STAGES):
+        d = start + inner
+        inside = d < D
+        w = tl.load(weight + weight_row * D + d, mask=weight_used & inside, other=0.0)
+        a = tl.load(x + (m - tap) * D + d, mask=used & inside, other=0.0)
+        if NORMED or BEFORE:
+            a = a.to(tl.float32)
+        if NORMED:
+            squares += a * a
+            a *= tl.load(norm + d, mask=inside, other=0.0).to(tl.float32)
+        if BEFORE:
+            fixed = tl.load(base + tap * D + d, mask=used & inside, other=0.0).to(tl.float32)
+            corrections = delta + m * delta_stride + tap * GROUPS
+            if WHOLE:
+                g = start // SIZE + group
+                dynamic = _spread(tl.load(corrections + g, mask=used & (g < GROUPS), other=0.0), SIZE)
+            else:
+                dynamic = tl.load(corrections + d // SIZE, mask=used & inside, other=0.0)
+            a *= fixed + dynamic.to(tl.float32)
+        if WIDE:
+            w = w.to(tl.float32)
+        a = a.to(w.dtype)
+        if PARTS == 1:
+            total = tl.dot(a, tl.trans(w), total, input_precision="tf32" if WIDE else PRECISION)
+        else:
+            total = tl.dot(a, tl.trans(w, (0, 2, 1)), total, input_precision="tf32" if WIDE else PRECISION)
+    if PARTS > 1:
+        total = tl.sum(total, axis=0)
+    if NORMED:
+        square = tl.sum(squares, axis=1) if PARTS == 1 else tl.sum(tl.sum(squares, axis=2), axis=0)
+        total *= tl.rsqrt(square / D + eps)[:, None]
+    return sum_taps(total, T_TILE) if BEFORE else total
+
+
+def check_rows(op: str, x: Tensor, norm: Tensor | None, dtypes: tuple) -> None:
+    """Raise BackendError unless the rows and their norm's weight fit."""
+    check_tensor("x", x, x.shape, dtypes)
+    check_range(f"{op}: values of x", x.numel(), 1, MAX_WEIGHTS)
+    if norm is not None:
+        check_tensor("norm", norm, (x.shape[2],), (x.dtype,))
+
+
+def check_convolution(
+    name: str, delta: Tensor, base: Tensor, rows: tuple[int, int], channels: int, like: Tensor
+) -> None:
+    """Raise BackendError unless a convolution's corrections and base kernel fit `channels`."""
+    taps, groups = delta.shape[2:]
+    check_range(f"{name}: taps", taps, 1, MAX_TAPS)
+    if channels % groups:
+        raise BackendError(f"{name}: {channels} channels do not divide into {groups} groups: fix its shape")
+    check_tensor(name, delta, (*rows, taps, groups), (like.dtype,), rows_apart=True)
+    check_tensor(f"{name}_base", base, (taps, channels), (like.dtype,))
+
+
+def small_tile(rows: int, taps: int, most: int) -> int:
+    """Output rows of a program, such that those of all taps are 16 to `most`: a tensor core's tile has 16 rows."""
+    taps = tile(taps)
+    return min(max(1, most // taps), tile(rows, max(1, 16 // taps)))

@@ -1,0 +1,84 @@
+"""The target's judgement of a block in one launch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dflash_lab.core.kernels.device import arrives_last
+from dflash_lab.core.kernels.launch import FLOATS, arrivals_for, check_range, check_tensor, launch, tile
+from dflash_lab.core.kernels.token_stats.reference import TokenStats
+
+CHUNK = 4096
+"""Logits that one program scans."""
+MAX_CHUNKS = 4096
+"""Partial results of a row that one program merges."""
+
+
+@triton.jit
+def _token_stats(
+    logits, best_id, top2, log_norm, partials, places, arrivals, stride, V, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS_TILE: tl.constexpr,
+):  # fmt: skip
+    chunk, row = tl.program_id(0), tl.program_id(1)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    x = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)
+    # Not-a-number counts as largest, as it does in torch: the token stays one of the vocabulary.
+    x = tl.where(x != x, float("inf"), x)
+    best = tl.max(x, axis=0)
+    place = tl.min(tl.where(x == best, at, V), axis=0)
+    second = tl.max(tl.where(at == place, float("-inf"), x), axis=0)
+    # A chunk may be filtered away whole: nothing minus nothing must stay a number.
+    mass = tl.sum(tl.exp(x - tl.where(best == float("-inf"), 0.0, best)), axis=0)
+    lane = row * CHUNKS + chunk
+    lanes = tl.num_programs(1) * CHUNKS
+    tl.store(partials + lane, best)
+    tl.store(partials + lanes + lane, second)
+    tl.store(partials + 2 * lanes + lane, mass)
+    tl.store(places + lane, place)
+
+    if arrives_last(arrivals + row, CHUNKS):
+        s = tl.arange(0, CHUNKS_TILE)
+        there = s < CHUNKS
+        lane = row * CHUNKS + s
+        tops = tl.load(partials + lane, mask=there, other=float("-inf"), cache_modifier=".cg")
+        seconds = tl.load(partials + lanes + lane, mask=there, other=float("-inf"), cache_modifier=".cg")
+        masses = tl.load(partials + 2 * lanes + lane, mask=there, other=0.0, cache_modifier=".cg")
+        ids = tl.load(places + lane, mask=there, other=V, cache_modifier=".cg")
+        best = tl.max(tops, axis=0)
+        place = tl.min(tl.where(tops == best, ids, V), axis=0)
+        # The next largest is its chunk's second or another chunk's largest.
+        second = tl.max(tl.where(ids == place, seconds, tops), axis=0)
+        known = tl.where(best == float("-inf"), 0.0, best)
+        mass = tl.sum(masses * tl.exp(tops - known), axis=0)
+        tl.store(best_id + row, place.to(tl.int64))
+        tl.store(top2 + 2 * row, best)
+        tl.store(top2 + 2 * row + 1, second)
+        tl.store(log_norm + row, known + tl.log(mass))
+
+
+def token_stats(logits: Tensor, arrivals: Tensor | None = None) -> TokenStats:
+    """The reference's `token_stats`; logits may be the slice `[..., :V]` of padded ones. Raises BackendError.
+
+    Reads every logit once, B * L * V values: a program leaves the two largest of its chunk of 4,096 and the sum of
+    exponentials, and the last program of a row merges them. `arrivals`: at least B * L counters, see `new_arrivals`.
+    """
+    batch, length, vocab = logits.shape
+    check_tensor("logits", logits, (batch, length, vocab), FLOATS, rows_apart=True)
+    chunks, rows, device = triton.cdiv(vocab, CHUNK), batch * length, logits.device
+    check_range("token_stats: vocabulary", vocab, 1, CHUNK * MAX_CHUNKS)
+    partials = torch.empty(3, rows, chunks, dtype=torch.float32, device=device)
+    places = torch.empty(rows, chunks, dtype=torch.int32, device=device)
+    found = TokenStats(
+        torch.empty(batch, length, dtype=torch.int64, device=device),
+        partials.new_empty(batch, length, 2),
+        partials.new_empty(batch, length),
+    )
+    launch(
+        _token_stats, (chunks, rows),
+        logits, *found, partials, places, arrivals_for(arrivals, rows, device), logits.stride(1), vocab,
+        CHUNKS=chunks, CHUNK=CHUNK, CHUNKS_TILE=tile(chunks), num_warps=4,
+    )  # fmt: skip
+    return found
