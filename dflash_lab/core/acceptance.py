@@ -58,7 +58,12 @@ def from_counts(pairs: Iterable[tuple[int, int]]) -> Acceptance:
     for num_drafted, num_accepted in pairs:
         assert 0 <= num_accepted <= num_drafted, (num_drafted, num_accepted)
         table.setdefault(num_drafted, [0] * (num_drafted + 1))[num_accepted] += 1
-    return _from_table({length: tuple(table[length]) for length in sorted(table)})
+    return from_histograms({length: tuple(table[length]) for length in sorted(table)})
+
+
+def from_histograms(table: Mapping[int, tuple[int, ...]]) -> Acceptance:
+    """Acceptance of steps counted by draft length: K to the K + 1 counts of steps that had 0, 1, .. K accepted."""
+    return Acceptance(histogram_by_draft_length=table, **_derive(table))
 
 
 def from_histogram(histogram: Sequence[int], num_draft: int, num_tokens: int) -> Acceptance:
@@ -73,7 +78,7 @@ def from_histogram(histogram: Sequence[int], num_draft: int, num_tokens: int) ->
             "drafts per step do not count the anchor"
         )
     padded = tuple(histogram) + (0,) * (num_draft + 1 - len(histogram))
-    acceptance = dataclasses.replace(_from_table({num_draft: padded}), num_tokens=num_tokens)
+    acceptance = dataclasses.replace(from_histograms({num_draft: padded}), num_tokens=num_tokens)
     check_identities(acceptance)
     return acceptance
 
@@ -105,10 +110,6 @@ _IDENTITIES = {
     "conditional_n": "conditional n[i] = survivors at i - 1 that drafted i",
     "drafted_n": "drafted n[i] = steps that drafted i or more",
 }
-
-
-def _from_table(table: Mapping[int, tuple[int, ...]]) -> Acceptance:
-    return Acceptance(histogram_by_draft_length=table, **_derive(table))
 
 
 def _derive(table: Mapping[int, tuple[int, ...]]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What is kept of a live server: who it is, what it counted, what became of each request. None is always "not reported".
+"""What is kept of a live server: who it is, what it counted, what became of each request. None means not reported.
 
     ServerInfo      who answers at a URL, with which drafter, on what; from the probe
     ServerStats     verification statistics of one request or of an interval, in one schema whatever the server's names
@@ -128,7 +128,7 @@ class Snapshot:
     at_s: float
     """When it was read, Unix seconds."""
     source: str
-    """`metrics` (Prometheus), `loads` or `server_info` (SGLang without metrics)."""
+    """`metrics` (Prometheus), or `loads` (SGLang without metrics: gauges only)."""
     running: int | None = None
     """Requests that are being decoded."""
     waiting: int | None = None

@@ -181,10 +181,13 @@ class RunWriter:
             self.write("header", header, schema=SCHEMA)
 
     def write(self, kind: str, record: Any, **more: Any) -> None:
-        """Append one record as a line of `kind`."""
+        """Append one record as a line of `kind`. Raises RunError."""
         line = {"kind": kind, **more, **dataclasses.asdict(record)}
-        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"cannot go on writing the run {self._file.name}: {error.strerror}") from error
 
     def __enter__(self) -> Self:
         return self
