@@ -30,10 +30,11 @@ ALLOWED = {
     **dict.fromkeys(STORIES, CORE | STORIES),
     "ui.view": {"types", "errors", "acceptance", "trace", "serve"},
     "ui.widgets": {"ui.view", "serve"} | CORE | STORIES,
-    "ui.cli": {"ui.view", "ui.app", "serve"} | CORE | STORIES,
-    "ui.app": {"ui.view", "ui.widgets", "serve"} | CORE | STORIES,
+    "ui.server": {"ui.view", "serve"} | CORE | STORIES,
+    "ui.cli": {"ui.view", "ui.app", "ui.server", "serve"} | CORE | STORIES,
+    "ui.app": {"ui.view", "ui.widgets", "ui.server", "serve"} | CORE | STORIES,
 }
-"""Group of modules -> groups it may import. `ui.cli` reaches `ui.app` for the one command that opens the page."""
+"""Group of modules -> groups it may import. `ui.cli` reaches `ui.app` and `ui.server` for one command each."""
 
 NOT_THERE = {
     "serve": {"torch"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from dflash_lab.ui.app.place import Place, parse_place
 from dflash_lab.ui.app.run import Engine
 from dflash_lab.ui.app.session import Runs, TraceStore, read_traces
 from dflash_lab.ui.app.tabs import compare, generate, help, inspect
+from dflash_lab.ui.server.address import is_loopback
 from dflash_lab.ui.view.assets import STATIC_DIR
 
 PAGE_DIR = Path(__file__).parent / "static"
@@ -134,19 +134,12 @@ def _login(host: str, auth: str | None) -> tuple[str, str] | None:
     user, colon, password = (auth or "").partition(":")
     if auth is not None and not (user and colon and password):
         raise RequestError("expected --auth USER:PASSWORD, got something without a colon, a user or a password")
-    if auth is None and not _is_loopback(host):
+    if auth is None and not is_loopback(host):
         raise RequestError(
             f"expected a loopback address or a password, got host {host!r} without one: prompts would be open to the "
             "network; add --auth USER:PASSWORD, or forward the port over ssh"
         )
     return (user, password) if auth else None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _head() -> str:

@@ -11,6 +11,7 @@ from dflash_lab.core.model.config import DraftConfig
 from dflash_lab.core.model.drafter import Drafter, DraftModel
 from dflash_lab.core.model.head import DraftHead
 from dflash_lab.core.target.toy import ToyTarget
+from dflash_lab.core.types import Conversation
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .\n🦆"
 """A token is a character, but the duck, which is two tokens."""
@@ -47,10 +48,11 @@ CONFIG = {
 class ToyText:
     """Token i is character i of the alphabet; 29 and 30 are the two halves of the duck."""
 
-    def encode(self, prompt: str, chat: bool = True) -> tuple[list[int], str]:
-        if not prompt.strip():
+    def encode(self, prompt: str | Conversation, chat: bool = True) -> tuple[list[int], str]:
+        turns = (prompt,) if isinstance(prompt, str) else [turn.content for turn in prompt.turns]
+        if not any(turn.strip() for turn in turns):
             raise RequestError("the prompt is empty: give some text")
-        rendered = f"{prompt}." if chat else prompt
+        rendered = "".join(f"{turn}." for turn in turns) if chat else prompt
         return [ALPHABET.index(character) for character in rendered], rendered
 
     def decode(self, ids: Sequence[int]) -> str:
