@@ -30,13 +30,14 @@ VARIANTS = {
     "base": {},
     "no convolution": {"conv_kernel_size": 0},
     "no selector": {"selector_rank": 0},
+    "neither (DFlash)": {"conv_kernel_size": 0, "selector_rank": 0},
     "1 tapped layer": {"target_layer_ids": (20,)},
     "3 tapped layers": {"target_layer_ids": (1, 14, 27)},
     "2 layers": {"num_layers": 2},
     "3 layers": {"num_layers": 3},
     "block 8": {"block_size": 8},
 }
-"""One change each against the recipe."""
+"""What changes against the recipe."""
 
 
 def note(text: str) -> None:

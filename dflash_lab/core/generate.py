@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from dflash_lab.core.decode.graph import Engine
 from dflash_lab.core.decode.loop import Decoding, Step
-from dflash_lab.core.errors import BackendError, TargetError
-from dflash_lab.core.hooks import Hooks
+from dflash_lab.core.errors import BackendError, HookError, TargetError
+from dflash_lab.core.hooks import NO_HOOKS, Hooks
 from dflash_lab.core.kernels import choose_backend
 from dflash_lab.core.kernels.linear import pack_linears
 from dflash_lab.core.model.checkpoint import load_checkpoint
@@ -30,6 +31,7 @@ from dflash_lab.core.types import GenerateRequest, RunSummary, StopReason
 BUNDLED = "bundled"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FORWARDS = ("auto", "lean", "transformers")
+LOOPS = ("auto", "eager", "graph")
 WEIGHTS = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """What is fetched from a hub: data, never code or pickles."""
 
@@ -50,6 +52,10 @@ class Pair:
     """What runs: kernels, dtype, device, cache, threads."""
     warnings: tuple[str, ...]
     """What a user should know about the two."""
+    engine: Engine | None = None
+    """Captures and replays steps; None runs the eager loop."""
+    loop: str = "auto"
+    """As asked for: with `auto` a request that needs tensors of its own runs in the eager loop."""
 
 
 def load_pair(
@@ -60,21 +66,30 @@ def load_pair(
     dtype: str = "auto",
     kernels: str = "auto",
     forward: str = "auto",
+    loop: str = "auto",
     notify: Callable[[str], None] = lambda text: None,
 ) -> Pair:
     """Load by name: `bundled`, a local folder or a hub id; `notify` is told what takes long.
 
     `forward` is whose forward pass the target runs on: `lean` (ours), `transformers`, or `auto` for the first where
-    the architecture has one.
+    the architecture has one. `loop` is `eager`, `graph` (captured CUDA graphs), or `auto`: graph on a GPU with the lean
+    forward pass.
 
     Raises the one-line errors of core.errors for everything that does not fit together.
     """
     where = _device(device)
     precision = _dtype(dtype, where)
-    backend = choose_backend(kernels)
+    if loop not in LOOPS:
+        raise BackendError(f"loop must be one of {', '.join(LOOPS)}, got {loop!r}")
+    if loop == "graph" and where.type != "cuda":
+        raise BackendError("--loop graph captures CUDA graphs, and this run is on the CPU: use --loop eager")
     folder = bundled.ensure_target(notify) if target == BUNDLED else resolve(target, notify)
     notify(f"loading target {target}")
     loaded, passed = _load_target(folder, target, precision, where, forward)
+    if loop == "graph" and passed != "lean":
+        raise BackendError("--loop graph needs the lean forward pass, and this run has transformers': use --loop eager")
+    looping = "graph" if where.type == "cuda" and passed == "lean" and loop != "eager" else "eager"
+    backend = choose_backend(kernels, looping)
     from transformers import AutoTokenizer
 
     try:
@@ -90,12 +105,14 @@ def load_pair(
     backends = {
         "kernels": backend,
         "forward": passed,
+        "loop": looping,
         "dtype": str(precision).removeprefix("torch."),
         "device": str(where),
-        "cache": "reserved, grown by doubling",
+        "cache": "static" if looping == "graph" else "reserved, grown by doubling",
         "threads": torch.get_num_threads(),
     }
-    return Pair(loaded, made, Text(tokenizer, target), folder, backends, tuple(warnings))
+    engine = Engine(loaded, made, backend) if looping == "graph" else None
+    return Pair(loaded, made, Text(tokenizer, target), folder, backends, tuple(warnings), engine, loop)
 
 
 def _load_target(folder: Path, name: str, dtype: torch.dtype, device: torch.device, forward: str) -> tuple[Target, str]:
@@ -148,9 +165,13 @@ class Generation:
         stop_ids = tuple(dict.fromkeys((*request.sampling.stop_ids, *pair.target.info.stop_ids)))
         self.sampling = dataclasses.replace(request.sampling, stop_ids=stop_ids)
         self._recorder = None if request.record == "none" else Recorder(request.record)
-        hooks = hooks or Hooks()
-        if self._recorder:
-            hooks = self._recorder.attach(hooks)
+        engine = _engine_for(pair, request, hooks)
+        self.backends = dict(pair.backends)
+        if engine is None:
+            self.backends |= _EAGER if pair.engine else {}
+            hooks = hooks or Hooks()
+            if self._recorder:
+                hooks = self._recorder.attach(hooks)
         self._decoding = Decoding(
             pair.target,
             pair.drafter,
@@ -159,7 +180,9 @@ class Generation:
             block_size=request.block_size,
             num_candidates=request.num_candidates,
             rng=_generator(pair.target.device, request.seed),
-            hooks=hooks,
+            hooks=hooks or NO_HOOKS,
+            engine=engine,
+            recorded=request.record == "scores",
         )
         self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._failed = False
@@ -242,7 +265,7 @@ class Generation:
             drafter=describe_drafter(pair.drafter) if pair.drafter else None,
             block_size=self.block_size,
             num_candidates=self.num_candidates,
-            backends=dict(pair.backends),
+            backends=self.backends,
             provenance=self._provenance,
             warnings=self.warnings,
         )
@@ -258,6 +281,24 @@ class Generation:
 def generate(pair: Pair, request: GenerateRequest, hooks: Hooks | None = None) -> Generation:
     """Start decoding `request` with `pair`; nothing runs before the first iteration. Raises RequestError."""
     return Generation(pair, request, hooks)
+
+
+_EAGER = {"loop": "eager", "kernels": "reference", "cache": "reserved, grown by doubling"}
+"""What runs where a request leaves the captured loop."""
+
+
+def _engine_for(pair: Pair, request: GenerateRequest, hooks: Hooks | None) -> Engine | None:
+    """The engine for this request, if it may run there. Raises HookError where it was asked for and may not."""
+    needs = None
+    if hooks is not None:
+        needs = "hooks are called with tensors"
+    elif request.record == "features":
+        needs = "--record features keeps tensors"
+    if pair.engine is None or needs is None:
+        return pair.engine
+    if pair.loop == "graph":
+        raise HookError(f"{needs} that fused kernels never materialise: use --loop eager")
+    return None
 
 
 def describe_drafter(drafter: Drafter) -> dict[str, Any]:

@@ -98,6 +98,8 @@ class GenerateRequest:
     """Seed of the only random generator; unused when greedy."""
     kernels: str = "auto"
     """`reference`, `triton` or `auto`."""
+    loop: str = "auto"
+    """`eager` (operation by operation), `graph` (captured CUDA graphs), or `auto`: graph where it can run."""
     forward: str = "auto"
     """Whose forward pass the target runs on: `lean` (ours), `transformers`, or `auto`: lean where there is one."""
     device: str = "auto"

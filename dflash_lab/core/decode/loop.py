@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dflash_lab.core.decode.clock import Clock
+from dflash_lab.core.decode.graph import Engine, Start, places_for
 from dflash_lab.core.decode.sampling import sample
+from dflash_lab.core.decode.static import Shape
 from dflash_lab.core.decode.verify import verify_sampled
 from dflash_lab.core.errors import NumericsError, RequestError
 from dflash_lab.core.hooks import NO_HOOKS, Hooks
@@ -20,6 +23,9 @@ from dflash_lab.core.model.proposers import DraftBlock
 from dflash_lab.core.target.base import Target, TargetOutput
 from dflash_lab.core.types import RunSummary, SamplingParams, StepRecord, StopReason
 
+if TYPE_CHECKING:
+    import numpy as np
+
 
 @dataclass(frozen=True)
 class Step:
@@ -28,9 +34,11 @@ class Step:
     record: StepRecord
     """The step in plain values."""
     draft: DraftBlock | None
-    """The draft block; None in autoregressive decoding."""
-    output: TargetOutput
-    """The target's pass over the block."""
+    """The draft block; None in autoregressive decoding, and from an engine."""
+    output: TargetOutput | None
+    """The target's pass over the block; None from an engine."""
+    arrays: Mapping[str, np.ndarray] | None = None
+    """From an engine: what was recorded of the step, already on the host, by the recorder's names."""
 
 
 class Decoding:
@@ -51,9 +59,13 @@ class Decoding:
         num_candidates: int | None = None,
         rng: torch.Generator | None = None,
         hooks: Hooks = NO_HOOKS,
+        engine: Engine | None = None,
+        recorded: bool = False,
     ) -> None:
         """Check the request; nothing runs yet. Raises RequestError.
 
+        With an `engine` its captured steps run instead of the loop here, and `recorded` says whether they keep scores;
+        no hook is called then.
         `params.stop_ids` are used as they are: add the target's own (`target.info.stop_ids`) if they shall count.
         """
         self.target, self.drafter, self.params = target, drafter, params
@@ -71,6 +83,7 @@ class Decoding:
         if rng is None and not params.greedy:
             raise RequestError("sampling needs a seeded torch.Generator: pass rng")
         self._rng, self._hooks = rng, hooks
+        self._engine, self._recorded = engine, recorded
         self._clock = Clock(target.device)
         self._stop_ids = frozenset(params.stop_ids)
         self._cancelled = False
@@ -107,6 +120,9 @@ class Decoding:
         if self._ahead is None:
             self.prefill()
         (features, anchor), self._ahead = self._ahead, None
+        if self._engine is not None:
+            yield from self._captured(features, int(anchor))
+            return
         while self.stop_reason is None:
             if self._cancelled:
                 self.stop_reason = StopReason.CANCELLED
@@ -157,6 +173,52 @@ class Decoding:
             truncated=len(produced) - len(committed),
         )
         return Step(replace(record, timings=clock.take()), draft, output), features, anchor
+
+    def _captured(self, features: Tensor | None, anchor_id: int) -> Iterator[Step]:
+        """The steps of an engine, with what it left on the host."""
+        if self.stop_reason is not None:
+            return
+        start, left = len(self.prompt_ids), self._limit - 1
+        batch = self._engine.open(self._shape())
+        batch.seed(self._rng)
+        batch.load(0, Start(start, anchor_id, left), features)
+        self._started = self._ended = time.perf_counter()
+        for (row,) in batch.steps():
+            committed = self._commit([*row.draft_ids[: row.num_accepted], row.bonus_id])
+            assert len(committed) == row.num_committed, "device and host committed differently"
+            record = StepRecord(
+                index=self._num_steps,
+                start=start,
+                anchor_id=anchor_id,
+                draft_ids=row.draft_ids[:left] if self.params.greedy else row.draft_ids,
+                num_accepted=row.num_accepted,
+                bonus_id=row.bonus_id,
+                committed_ids=tuple(committed),
+                truncated=row.num_accepted + 1 - len(committed),
+                timings=row.timings,
+            )
+            start, left, anchor_id = start + len(committed), left - len(committed), committed[-1]
+            self._ended = time.perf_counter()
+            self._num_steps += 1
+            yield Step(record, None, None, _without_past(row.arrays, len(record.draft_ids)))
+            if self._cancelled and self.stop_reason is None:
+                self.stop_reason = StopReason.CANCELLED
+            if self.stop_reason is not None:
+                break
+
+    def _shape(self) -> Shape:
+        params = self.params
+        return Shape(
+            batch=1,
+            places=places_for(len(self.prompt_ids) + self._limit + self.block_size),
+            block_size=self.block_size,
+            num_candidates=self.num_candidates,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            stop_ids=params.stop_ids,
+            recorded=self._recorded,
+        )
 
     def _draft(self, features: Tensor | None, anchor: Tensor) -> DraftBlock | None:
         if self.drafter is None:
@@ -218,6 +280,14 @@ class Decoding:
             time_to_first_token_ms=self.time_to_first_token_ms,
             decode_s=self._ended - self._started,
         )
+
+
+def _without_past(arrays: Mapping[str, np.ndarray], num_drafted: int) -> dict[str, np.ndarray]:
+    """The arrays of a block cut to `num_drafted` proposals; slot i of a target's tensor judges position i."""
+    return {
+        name: array[: num_drafted + (name in ("target_ids", "target_top2", "target_log_norm"))]
+        for name, array in arrays.items()
+    }
 
 
 def decode(

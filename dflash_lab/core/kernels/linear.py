@@ -23,6 +23,16 @@ class PackedLinear(nn.Module):
         self._bias = bias
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT) if self.packed else weight
 
+    @property
+    def weight(self) -> Tensor:
+        """`[out, in]`, laid out plainly: a copy where it is packed."""
+        return self._weight.to_dense() if self.packed else self._weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """`[out]`."""
+        return self._bias
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.packed:
             return F.linear(x, self._weight, self._bias)

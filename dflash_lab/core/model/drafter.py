@@ -153,9 +153,13 @@ class Drafter:
     def _block_embeddings(self, anchor_ids: Tensor, block_size: int) -> Tensor:
         """`[B, L, D]`: the anchor's row, then the mask token's."""
         if self._mask_row is None:
-            self._mask_row = self._embed(torch.full_like(anchor_ids[:1, None], self.config.mask_token_id))
+            self._mask_row = self.embed(torch.full_like(anchor_ids[:1, None], self.config.mask_token_id))
         masks = self._mask_row.expand(anchor_ids.shape[0], block_size - 1, -1)
-        rows = torch.cat((self._embed(anchor_ids[:, None]), masks), dim=1)
+        return torch.cat((self.embed(anchor_ids[:, None]), masks), dim=1)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings `[B, L, D]` of token ids as the backbone reads them."""
+        rows = self._embed(ids)
         return rows if self.config.input_embedding_scale == 1.0 else rows * self.config.input_embedding_scale
 
 
@@ -171,11 +175,13 @@ def bind(checkpoint: DraftCheckpoint, target: BoundTarget, name: str) -> Drafter
         source=name,
     )
     embed, head, source = target.embed, target.head, "the target's"
+    weight = None
     if "embed_tokens.weight" in own:
         embed = partial(_rows, own["embed_tokens.weight"])
     if "lm_head.weight" in own:
-        head, source = partial(_project, own["lm_head.weight"]), "the drafter's own"
-    return Drafter(checkpoint.model, embed, DraftHead(config, head, own.get("d2t"), source), name)
+        weight, source = own["lm_head.weight"], "the drafter's own"
+        head = partial(_project, weight)
+    return Drafter(checkpoint.model, embed, DraftHead(config, head, own.get("d2t"), source, weight), name)
 
 
 def _rows(table: Tensor, ids: Tensor) -> Tensor:

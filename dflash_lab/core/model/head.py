@@ -17,13 +17,21 @@ class DraftHead:
     """Logits with multiplier and soft-cap, padding rows cut off, reduced vocabularies mapped to target ids."""
 
     def __init__(
-        self, config: DraftConfig, head: Head, d2t: Tensor | None = None, source: str = "the target's"
+        self,
+        config: DraftConfig,
+        head: Head,
+        d2t: Tensor | None = None,
+        source: str = "the target's",
+        weight: Tensor | None = None,
     ) -> None:
-        """`head` is the one that `source` names; `d2t [draft_vocab]` holds target id - draft id."""
-        self.source = source
+        """`head` is the one that `source` names; `d2t [draft_vocab]` holds target id - draft id.
+
+        `weight [rows, D]` is the drafter's own head, if it has one: fused kernels read it.
+        """
+        self.source, self.weight = source, weight
         self._head = head
-        self._multiplier = config.output_multiplier
-        self._softcap = config.final_logit_softcapping
+        self.multiplier = config.output_multiplier
+        self.softcap = config.final_logit_softcapping
         self._rows = config.draft_vocab_size or config.vocab_size
         self._d2t = d2t
 
@@ -34,7 +42,7 @@ class DraftHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Drafter logits `[B, K, V]` in the head's dtype."""
-        return shape_logits(self._head(hidden), self._rows, self._multiplier, self._softcap)
+        return shape_logits(self._head(hidden), self._rows, self.multiplier, self.softcap)
 
     def token_ids(self, rows: Tensor) -> Tensor:
         """Head rows to the target's token ids."""

@@ -61,17 +61,17 @@ class LeanTarget:
                 f"that exists for unquantised {', '.join(ARCHITECTURES)}: use --forward transformers"
             )
         self.device, self.dtype = device, dtype
-        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._eps = config.rms_norm_eps
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.eps = config.rms_norm_eps
         self._inv_freq, self._rope_scaling = _rope(config, device)
         weights = Weights(folder)
         self._read_weights(weights, config)
-        self.info: TargetInfo = target_info(config, load_generation_config(folder), name, len(self._embedding))
-        self._rope = torch.empty(2, 0, self._head_dim, device=device, dtype=dtype)
-        shape = (len(self._layers), 2, 0, self._kv_heads, 0, self._head_dim)
-        self._cache = torch.empty(shape, device=device, dtype=dtype)
-        self._taps: tuple[int, ...] = ()
+        self.info: TargetInfo = target_info(config, load_generation_config(folder), name, len(self.embedding))
+        self._rope = torch.empty(2, 0, self.head_dim, device=device, dtype=dtype)
+        shape = (len(self.layers), 2, 0, self.kv_heads, 0, self.head_dim)
+        self.cache = torch.empty(shape, device=device, dtype=dtype)
+        self.taps: tuple[int, ...] = ()
         self._length = 0
 
     def _read_weights(self, weights: Weights, config) -> None:
@@ -83,18 +83,18 @@ class LeanTarget:
         self.weights_bytes = 0
         """What the weights take in `dtype`, each counted once."""
         # Rows are looked up, not multiplied: the file's own dtype is exact and may be half the size.
-        self._embedding = weights.read("model.embed_tokens.weight", self.device)
+        self.embedding = weights.read("model.embed_tokens.weight", self.device)
         if config.tie_word_embeddings:
             self._head = PackedLinear(read("model.embed_tokens.weight"))
         else:
-            self.weights_bytes += self._embedding.nbytes
+            self.weights_bytes += self.embedding.nbytes
             self._head = PackedLinear(read("lm_head.weight"))
         # The head is the largest tensor: packed first, while there is little else, it does not raise the peak.
-        self._layers = [_layer(f"model.layers.{i}.", weights, read) for i in range(config.num_hidden_layers)]
-        self._norm = read("model.norm.weight")
+        self.layers = [_layer(f"model.layers.{i}.", weights, read) for i in range(config.num_hidden_layers)]
+        self.norm = read("model.norm.weight")
 
     def capture(self, layer_ids: Sequence[int]) -> None:
-        self._taps = check_layer_ids(layer_ids, self.info.num_layers, self.info.name)
+        self.taps = check_layer_ids(layer_ids, self.info.num_layers, self.info.name)
 
     @torch.inference_mode()
     def prefill(self, ids: Tensor) -> TargetOutput:
@@ -109,10 +109,21 @@ class LeanTarget:
         self._length = length
 
     def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self._embedding).to(self.dtype)
+        return F.embedding(ids, self.embedding).to(self.dtype)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Rows of the output head `[rows, D]`."""
+        return self._head.weight
+
+    def rope_table(self, length: int) -> Tensor:
+        """Rotary factors (cos, sin) of positions 0.. `[2, length, head_dim]`."""
+        angles = torch.outer(torch.arange(length, device=self.device).float(), self._inv_freq)
+        angles = torch.cat((angles, angles), dim=-1)
+        return (torch.stack((angles.cos(), angles.sin())) * self._rope_scaling).to(self.dtype)
 
     def _forward(self, ids: Tensor, *, last_only: bool) -> TargetOutput:
         batch, length = ids.shape
@@ -122,15 +133,15 @@ class LeanTarget:
         mask = self._mask(start, length)
         x = self.embed(ids)
         tapped = {}
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self.layers):
             x = x + self._attention(index, layer, self._normed(x, layer.input_norm), cos, sin, mask, start)
             gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
-            if index in self._taps:
+            if index in self.taps:
                 tapped[index] = x
         self._length = end
-        hidden = self._normed(x[:, -1:] if last_only else x, self._norm)
-        features = torch.cat([tapped[i] for i in self._taps], dim=-1) if self._taps else None
+        hidden = self._normed(x[:, -1:] if last_only else x, self.norm)
+        features = torch.cat([tapped[i] for i in self.taps], dim=-1) if self.taps else None
         return TargetOutput(self._head(hidden)[..., : self.info.vocab_size], features)
 
     def _attention(
@@ -138,27 +149,27 @@ class LeanTarget:
     ) -> Tensor:
         """Self-attention of a block behind the cache: `x [B, L, D]` in and out."""
         batch, length, _ = x.shape
-        heads, kv_heads, end = self._heads, self._kv_heads, start + length
-        qkv = layer.qkv(x).view(batch, length, heads + 2 * kv_heads, self._head_dim).transpose(1, 2)
+        heads, kv_heads, end = self.heads, self.kv_heads, start + length
+        qkv = layer.qkv(x).view(batch, length, heads + 2 * kv_heads, self.head_dim).transpose(1, 2)
         turning, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
         if layer.q_norm is not None:
             turning = torch.cat(
                 (self._normed(turning[:, :heads], layer.q_norm), self._normed(turning[:, heads:], layer.k_norm)), dim=1
             )
-        half = self._head_dim // 2
+        half = self.head_dim // 2
         turned = torch.cat((-turning[..., half:], turning[..., :half]), dim=-1)
         turning = torch.addcmul(turning * cos, turned, sin)
-        cache = self._cache[index]
+        cache = self.cache[index]
         cache[0, :, :, start:end] = turning[:, heads:]
         cache[1, :, :, start:end] = values
         # Query heads of a group stand one behind the other along the query axis: [B, H_kv, G * L, head_dim].
-        queries = turning[:, :heads].reshape(batch, kv_heads, -1, self._head_dim)
+        queries = turning[:, :heads].reshape(batch, kv_heads, -1, self.head_dim)
         out = F.scaled_dot_product_attention(queries, cache[0, :, :, :end], cache[1, :, :, :end], mask)
-        out = out.view(batch, heads, length, self._head_dim).transpose(1, 2).reshape(batch, length, -1)
+        out = out.view(batch, heads, length, self.head_dim).transpose(1, 2).reshape(batch, length, -1)
         return layer.out(out)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._eps)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _mask(self, start: int, length: int) -> Tensor | None:
         """Causal mask `[G * L, start + L]` of a block behind `start` tokens; None for a single token."""
@@ -166,21 +177,19 @@ class LeanTarget:
             return None
         keys = torch.arange(start + length, device=self.device)
         visible = keys[None, :] <= keys[start:, None]
-        return visible.repeat(self._heads // self._kv_heads, 1)
+        return visible.repeat(self.heads // self.kv_heads, 1)
 
     def _reserve(self, batch: int, length: int) -> None:
         """Room for `length` positions in the cache and the rotary table, growing by doubling."""
-        if self._cache.shape[2] != batch:
-            self._cache = self._cache.new_empty(*self._cache.shape[:2], batch, *self._cache.shape[3:], dtype=self.dtype)
-        if self._cache.shape[4] >= length:
+        if self.cache.shape[2] != batch:
+            self.cache = self.cache.new_empty(*self.cache.shape[:2], batch, *self.cache.shape[3:], dtype=self.dtype)
+        if self.cache.shape[4] >= length:
             return
         size = max(256, 1 << (length - 1).bit_length())
-        grown = self._cache.new_empty(*self._cache.shape[:4], size, self._head_dim)
-        grown[..., : self._length, :] = self._cache[..., : self._length, :]
-        self._cache = grown
-        angles = torch.outer(torch.arange(size, device=self.device).float(), self._inv_freq)
-        angles = torch.cat((angles, angles), dim=-1)
-        self._rope = (torch.stack((angles.cos(), angles.sin())) * self._rope_scaling).to(self.dtype)
+        grown = self.cache.new_empty(*self.cache.shape[:4], size, self.head_dim)
+        grown[..., : self._length, :] = self.cache[..., : self._length, :]
+        self.cache = grown
+        self._rope = self.rope_table(size)
 
 
 def _layer(prefix: str, weights: Weights, read: Callable[[str], Tensor]) -> Layer:

@@ -58,6 +58,9 @@ class Recorder:
         self._steps.append(step.record)
         if self.level == "steps":
             return
+        if step.arrays is not None:
+            self._arrays |= {(name, step.record.index): array for name, array in step.arrays.items()}
+            return
         tensors = dict(self._observed)
         self._observed.clear()
         if step.draft is not None:

@@ -59,14 +59,14 @@ class LeanRows(LeanTarget):
     """Our own forward pass. Two caches of thousands of rows would not fit: rows move up in place."""
 
     def prefill(self, ids: Tensor) -> TargetOutput:
-        layers, two, _, heads, _, head_dim = self._cache.shape
-        self._cache = self._cache.new_empty(layers, two, 0, heads, 0, head_dim)
+        layers, two, _, heads, _, head_dim = self.cache.shape
+        self.cache = self.cache.new_empty(layers, two, 0, heads, 0, head_dim)
         return super().prefill(ids)
 
     def keep(self, rows: Tensor) -> None:
-        for layer in self._cache:
+        for layer in self.cache:
             layer[:, : len(rows), :, : self._length] = layer[:, rows, :, : self._length]
-        self._cache = self._cache[:, :, : len(rows)]
+        self.cache = self.cache[:, :, : len(rows)]
 
 
 class HfRows(HfTarget):

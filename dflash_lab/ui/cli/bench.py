@@ -57,7 +57,7 @@ def bench(
     texts = [prompt.text for prompt in prompts.prompts]
     zlab = import_zlab() if against == "zlab" else None
     before_bytes = _libraries_bytes()
-    placed = {name: options[name] for name in ("device", "dtype", "kernels", "forward")}
+    placed = {name: options[name] for name in ("device", "dtype", "kernels", "loop", "forward")}
     pair = load_pair(options["target"], drafter, **placed, notify=out.note)
     for warning in (*pair.warnings, *(f"{name} repeats the text of an earlier prompt" for name in prompts.duplicates)):
         out.warn(warning)
@@ -91,7 +91,7 @@ def _arms(pair: Pair, drafter: str, options: Mapping[str, Any]) -> dict[str, Arm
     from dflash_lab.core.bench import pair_arm
     from dflash_lab.core.types import GenerateRequest, SamplingParams
 
-    same = ("target", "block_size", "num_candidates", "kernels", "device", "dtype", "forward")
+    same = ("target", "block_size", "num_candidates", "kernels", "device", "dtype", "loop", "forward")
     request = GenerateRequest(
         prompt="",
         sampling=SamplingParams(max_new_tokens=options["max_new_tokens"]),
@@ -158,7 +158,7 @@ def _setting(pair: Pair, prompts: PromptSet, num_finished: int, options: Mapping
         "num_candidates": options["num_candidates"] or pair.drafter.num_candidates,
         "target": pair.target.info.name,
         "drafter": pair.drafter.name,
-        **{name: pair.backends[name] for name in ("device", "dtype", "kernels", "forward")},
+        **{name: pair.backends[name] for name in ("device", "dtype", "kernels", "loop", "forward")},
         "provenance": provenance(),
     }
 

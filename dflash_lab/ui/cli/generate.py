@@ -61,6 +61,7 @@ def generate(
         dtype=request.dtype,
         kernels=request.kernels,
         forward=request.forward,
+        loop=request.loop,
         notify=out.note,
     )
     generation = start(pair, request)
@@ -105,7 +106,7 @@ def _record_level(record: str | None, trace: Path | None) -> str:
 def _request(prompt: str, record: str, options: dict[str, Any]) -> GenerateRequest:
     """The request behind this command line; `options` as click gives them."""
     sampling = SamplingParams(**{name: options[name] for name in ("temperature", "top_p", "top_k", "max_new_tokens")})
-    same = ("target", "block_size", "num_candidates", "seed", "kernels", "device", "dtype", "forward")
+    same = ("target", "block_size", "num_candidates", "seed", "kernels", "device", "dtype", "loop", "forward")
     return GenerateRequest(
         prompt=prompt,
         sampling=sampling,
@@ -204,6 +205,7 @@ def _document(trace: Trace, metrics: TraceMetrics, path: Path | None) -> dict[st
         "dtype": ran["dtype"],
         "kernels": ran["kernels"],
         "forward": ran["forward"],
+        "loop": ran["loop"],
         "target": header.target["name"],
         "drafter": header.drafter["name"] if header.drafter else None,
         "block_size": header.block_size,

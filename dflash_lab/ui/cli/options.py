@@ -41,6 +41,13 @@ pair_options = _stack(
     ),
     click.option("--kernels", type=click.Choice(["auto", "reference", "triton"]), default="auto", show_default=True),
     click.option(
+        "--loop",
+        type=click.Choice(["auto", "eager", "graph"]),
+        default="auto",
+        show_default=True,
+        help="graph replays captured CUDA graphs; auto does where it can.",
+    ),
+    click.option(
         "--forward",
         type=click.Choice(["auto", "lean", "transformers"]),
         default="auto",

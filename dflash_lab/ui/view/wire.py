@@ -179,7 +179,7 @@ def _chips(header: TraceHeader) -> list[list[str]]:
     if header.drafter:
         chips += [["block", header.block_size], ["candidates", header.num_candidates]]
     chips.append(["temperature", sampling.get("temperature", 0)])
-    chips += [[key, header.backends.get(key)] for key in ("device", "dtype", "forward", "kernels")]
+    chips += [[key, header.backends.get(key)] for key in ("device", "dtype", "forward", "loop", "kernels")]
     if sampling.get("temperature"):
         chips.append(["seed", header.request.get("seed")])
     known = [(label, value) for label, value in chips if value is not None]

@@ -42,7 +42,7 @@ def run_step(hooks, *, index=0, selector=True, sampled=False, dtype=torch.float3
     )
     output = SimpleNamespace(logits=torch.randn(1, K + 1, max(V, candidates), generator=rng).to(dtype))
     record = StepRecord(index, 5 + index, 9, tuple(draft_ids[0].tolist()), 0, 7, (7,), 0)
-    return SimpleNamespace(record=record, draft=draft, output=output, draft_logits=logits)
+    return SimpleNamespace(record=record, draft=draft, output=output, draft_logits=logits, arrays=None)
 
 
 def recorded(level="scores", steps=2, base=None, **options):
@@ -142,7 +142,9 @@ def test_dflash_1_has_no_edges_and_autoregressive_no_draft():
     recorder.attach(None)
     step = run_step(Hooks())
     record = dataclasses.replace(step.record, draft_ids=())
-    recorder.add(SimpleNamespace(record=record, draft=None, output=SimpleNamespace(logits=torch.ones(1, 1, V))))
+    recorder.add(
+        SimpleNamespace(record=record, draft=None, output=SimpleNamespace(logits=torch.ones(1, 1, V)), arrays=None)
+    )
     trace = recorder.finish(TraceHeader())
     assert trace.tensor("candidate_ids", 0) is trace.tensor("log_norm", 0) is trace.tensor("target_logit", 0) is None
     # All logits equal: the arg-max is the first, as in verification, and the margin is zero.
