@@ -59,6 +59,7 @@ def create_app(engine: Engine, name: str, facts: Mapping[str, Any], api_key: str
     app.include_router(_chat_route(engine, name), dependencies=keyed)
     app.add_exception_handler(DFlashLabError, lambda request, error: _refuse(str(error), 400))
     app.add_exception_handler(StarletteHTTPException, lambda request, error: _refuse(error.detail, error.status_code))
+    app.add_exception_handler(Exception, lambda request, error: _refuse(f"{type(error).__name__}: {error}", 500))
     return app
 
 

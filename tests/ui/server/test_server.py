@@ -264,6 +264,13 @@ def test_a_decoder_that_breaks_off_is_an_error_and_the_next_request_is_served(se
     assert served.engine.counters.totals["num_aborted"] == 2
 
 
+def test_a_fault_of_the_servers_own_is_told_as_one(served):
+    answer = served.chat(messages=[{"role": "user", "content": "letters the toy does not know: É"}])
+    assert answer.status_code == 500
+    assert answer.json()["message"] == "ValueError: substring not found"
+    assert (served.engine.counters.running, served.engine.counters.waiting) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
