@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 PRECISION = tl.constexpr("tf32x3")
 """A float32 product as three on the tensor cores, nearly as exact as one in float32. Half precision is not touched."""
+
+
+@triton.jit
+def follow(OVERLAP: tl.constexpr):
+    """Wait until the launch before this one is over, and let the next one start up meanwhile.
+
+    With OVERLAP (see `launch`) a kernel's programs may be there early; before this they touch nothing that changes.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit

@@ -57,9 +57,22 @@ def load_kernel(op: str, device: torch.device) -> Callable[..., Any]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-    """Launch a Triton kernel over `grid` and count it: the only way kernels are started here."""
+    """Launch a Triton kernel over `grid` and count it: the only way kernels are started here.
+
+    One that takes OVERLAP starts up while the launch before it ends (programmatic dependent launch) and waits for that
+    itself, through `follow`; the result is the same.
+    """
     LAUNCHES[kernel.fn.__name__] += 1
+    if "OVERLAP" in kernel.arg_names:
+        meta["OVERLAP"] = overlaps(args[0].device)
+        if meta["OVERLAP"]:
+            meta["launch_pdl"] = True
     kernel[grid](*args, **meta)
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether launches on this device can overlap: Hopper and later."""
+    return not interpreting() and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def check_tensor(

@@ -59,9 +59,23 @@ def sum_taps(product, T_TILE: tl.constexpr):
 
 
 @triton.jit
+def fetch_rows(weight, weight_row, weight_used, D: tl.constexpr):
+    """Ask for the rows of weights ahead: while the launch before ends, they come as far as the L2 cache."""
+    LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
+    LINES: tl.constexpr = triton.next_power_of_2((D + LINE - 1) // LINE)
+    line = tl.minimum(tl.arange(0, LINES) * LINE, D - 1)
+    row = tl.where(weight_used, weight_row, 0)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l",
+        [(weight + row[:, None] * D + line[None, :]).to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def row_product(
-    x, weight, norm, delta, base, first, weight_row, weight_used, M, L, delta_stride, eps,
-    D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr, BEFORE: tl.constexpr,
+    x, weight, norm, delta, base, first, weight_row, weight_used, M, delta_stride, eps,
+    L: tl.constexpr, D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr,
+    NORMED: tl.constexpr, BEFORE: tl.constexpr,
     M_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows `first..` of x, and those `tap` slots before them, times weight rows: `[T_TILE * M_TILE, W]` float32.
@@ -79,7 +93,9 @@ def row_product(
     r = tl.arange(0, T_TILE * M_TILE)
     tap = r // M_TILE
     m = first + r % M_TILE
-    used = (m < M) & (m % L >= tap) & (tap < TAPS)
+    used = m < M
+    if T_TILE > 1:
+        used &= (m % L >= tap) & (tap < TAPS)
     if PARTS == 1:
         m, tap, used = m[:, None], tap[:, None], used[:, None]
         weight_row, weight_used = weight_row[:, None], weight_used[:, None]
@@ -100,11 +116,12 @@ def row_product(
         inside = d < D
         w = tl.load(weight + weight_row * D + d, mask=weight_used & inside, other=0.0)
         a = tl.load(x + (m - tap) * D + d, mask=used & inside, other=0.0)
-        if NORMED or BEFORE:
-            a = a.to(tl.float32)
         if NORMED:
-            squares += a * a
-            a *= tl.load(norm + d, mask=inside, other=0.0).to(tl.float32)
+            exact = a.to(tl.float32)
+            squares += exact * exact
+            if WIDE or BEFORE:
+                a = exact
+            a *= tl.load(norm + d, mask=inside, other=0.0).to(a.dtype)
         if BEFORE:
             fixed = tl.load(base + tap * D + d, mask=used & inside, other=0.0).to(tl.float32)
             corrections = delta + m * delta_stride + tap * GROUPS
@@ -113,7 +130,7 @@ def row_product(
                 dynamic = _spread(tl.load(corrections + g, mask=used & (g < GROUPS), other=0.0), SIZE)
             else:
                 dynamic = tl.load(corrections + d // SIZE, mask=used & inside, other=0.0)
-            a *= fixed + dynamic.to(tl.float32)
+            a = a.to(tl.float32) * (fixed + dynamic.to(tl.float32))
         if WIDE:
             w = w.to(tl.float32)
         a = a.to(w.dtype)

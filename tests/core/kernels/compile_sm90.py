@@ -25,6 +25,8 @@ POINTERS = {
 
 def compile_launch(kernel, grid, *args, **meta):
     """Stands in for `launch`: compiles what would have been launched."""
+    if "OVERLAP" in kernel.arg_names:
+        meta["OVERLAP"] = True
     options = {name: meta.pop(name) for name in ("num_warps", "num_stages") if name in meta}
     signature, constants, attributes = {}, {}, {}
     for place, parameter in enumerate(kernel.params):

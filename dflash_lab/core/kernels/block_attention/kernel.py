@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.kernels.block_attention.reference import Attended
-from dflash_lab.core.kernels.device import PRECISION, arrives_last
+from dflash_lab.core.kernels.device import PRECISION, arrives_last, follow
 from dflash_lab.core.kernels.launch import FLOATS, PROGRAMS, arrivals_for, check_range, check_tensor, launch, tile
 
 MAX_ROWS = 128
@@ -28,8 +28,9 @@ def _block_attention(
     queries, keys, values, lengths, slots, out, sums, stats, arrivals, query_stride, scale, window,
     L, S, H: tl.constexpr, H_KV: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
     M_TILE: tl.constexpr, S_TILE: tl.constexpr, D_TILE: tl.constexpr, WINDOWED: tl.constexpr, CAUSAL: tl.constexpr,
-    SHORTENED: tl.constexpr,
+    SHORTENED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     split, head, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + b)
     # All query heads of a key head are rows of one tile: its keys and values are read once.

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.kernels.block_linear.reference import BlockLinear
+from dflash_lab.core.kernels.device import follow
 from dflash_lab.core.kernels.launch import FLOATS, check_range, check_tensor, launch, tile
 from dflash_lab.core.kernels.row_product import (
     MAX_WEIGHTS,
     Tiles,
     check_convolution,
     check_rows,
+    fetch_rows,
     row_product,
     small_tile,
     sum_taps,
@@ -38,11 +40,12 @@ def tiles(rows: int, taps: int, channels: int, columns: int, gated: bool, width:
 
 @triton.jit
 def _block_linear(
-    x, weight, bias, norm, before, before_base, after, after_base, residual, out, M, N, L, stride, eps,
-    D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr, BEFORE: tl.constexpr,
-    AFTER: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+    x, weight, bias, norm, before, before_base, after, after_base, residual, out, M, N, stride, eps,
+    L: tl.constexpr, D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr,
+    NORMED: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr,
+    BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
     M_TILE: tl.constexpr, N_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     # Programs that share weights run next to each other: the second reads them from L2.
     first, start = tl.program_id(0) * M_TILE, tl.program_id(1) * N_TILE
@@ -52,9 +55,12 @@ def _block_linear(
     column = start + w // SIDES
     exists = column < N
     column += (w % SIDES) * N
+    if OVERLAP:
+        fetch_rows(weight, column, exists, D)
+    follow(OVERLAP)
     total = row_product(
-        x, weight, norm, before, before_base, first, column, exists, M, L, stride, eps,
-        D, TAPS, GROUPS if BEFORE else 1, NORMED, BEFORE, M_TILE, T_TILE, D_TILE, PARTS, STAGES,
+        x, weight, norm, before, before_base, first, column, exists, M, stride, eps,
+        L, D, TAPS, GROUPS if BEFORE else 1, NORMED, BEFORE, M_TILE, T_TILE, D_TILE, PARTS, STAGES,
     )  # fmt: skip
     if BIASED:
         total += tl.load(bias + column, mask=exists, other=0.0).to(tl.float32)[None, :]
@@ -120,9 +126,9 @@ def block_linear(
     chosen = tiles(count, taps, channels, columns, gated, x.element_size())
     launch(
         _block_linear, (triton.cdiv(count, chosen.rows), triton.cdiv(columns, chosen.columns)),
-        x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns, length,
+        x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns,
         0 if delta is None else delta.stride(1), float(eps),
-        D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
+        L=length, D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
         AFTER=after is not None, BIASED=bias is not None, ADDED=residual is not None, GATED=gated,
         M_TILE=chosen.rows, N_TILE=chosen.columns, T_TILE=tile(taps), D_TILE=chosen.depth, PARTS=chosen.parts,
         STAGES=chosen.stages, num_warps=chosen.warps,

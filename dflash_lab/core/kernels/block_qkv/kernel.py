@@ -9,12 +9,14 @@ from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.kernels.block_qkv.reference import BlockQkv
+from dflash_lab.core.kernels.device import follow
 from dflash_lab.core.kernels.launch import FLOATS, check_range, check_tensor, launch, tile
 from dflash_lab.core.kernels.row_product import (
     MAX_WEIGHTS,
     Tiles,
     check_convolution,
     check_rows,
+    fetch_rows,
     row_product,
     small_tile,
 )
@@ -41,13 +43,21 @@ def tiles(rows: int, taps: int, channels: int, head_dim: int, heads: int, whole:
 @triton.jit
 def _block_qkv(
     x, weight, bias, norm, before, before_base, q_norm, k_norm, cos, sin, starts, queries, cache,
-    M, L, B, S, POSITIONS, stride, eps, head_eps,
-    D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr, BEFORE: tl.constexpr,
-    BIASED: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, HEADS: tl.constexpr, H_KV: tl.constexpr,
-    HALF: tl.constexpr, M_TILE: tl.constexpr, J_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr,
-    PARTS: tl.constexpr, STAGES: tl.constexpr,
+    M, B, S, POSITIONS, stride, eps, head_eps,
+    L: tl.constexpr, D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr,
+    NORMED: tl.constexpr, BEFORE: tl.constexpr, BIASED: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr,
+    HEADS: tl.constexpr, H_KV: tl.constexpr, HALF: tl.constexpr,
+    M_TILE: tl.constexpr, J_TILE: tl.constexpr, T_TILE: tl.constexpr, D_TILE: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     first, head = tl.program_id(0) * M_TILE, tl.program_id(2)
+    # The two channels that are rotated together stand side by side, so that a thread holds both.
+    w = tl.arange(0, 2 * J_TILE)
+    pair = tl.program_id(1) * J_TILE + w // 2
+    weight_row = head * (2 * HALF) + (w % 2) * HALF + pair
+    if OVERLAP:
+        fetch_rows(weight, weight_row, pair < HALF, D)
+    follow(OVERLAP)
     m = first + tl.arange(0, M_TILE)
     j = tl.program_id(1) * J_TILE + tl.arange(0, J_TILE)
     here = (m < M)[:, None] & (j < HALF)[None, :]
@@ -62,14 +72,9 @@ def _block_qkv(
     sin_low = tl.load(sin + row, mask=turns, other=0.0).to(tl.float32)
     cos_high = tl.load(cos + row + HALF, mask=turns, other=1.0).to(tl.float32)
     sin_high = tl.load(sin + row + HALF, mask=turns, other=0.0).to(tl.float32)
-
-    # The two channels that are rotated together stand side by side, so that a thread holds both.
-    w = tl.arange(0, 2 * J_TILE)
-    pair = tl.program_id(1) * J_TILE + w // 2
-    weight_row = head * (2 * HALF) + (w % 2) * HALF + pair
     total = row_product(
-        x, weight, norm, before, before_base, first, weight_row, pair < HALF, M, L, stride, eps,
-        D, TAPS, GROUPS, NORMED, BEFORE, M_TILE, T_TILE, D_TILE, PARTS, STAGES,
+        x, weight, norm, before, before_base, first, weight_row, pair < HALF, M, stride, eps,
+        L, D, TAPS, GROUPS, NORMED, BEFORE, M_TILE, T_TILE, D_TILE, PARTS, STAGES,
     )  # fmt: skip
     if BIASED:
         total += tl.load(bias + weight_row, mask=pair < HALF, other=0.0).to(tl.float32)[None, :]
@@ -156,8 +161,8 @@ def block_qkv(
     launch(
         _block_qkv, (triton.cdiv(count, chosen.rows), triton.cdiv(half, chosen.columns), all_heads),
         x, weight, bias, norm, before, before_base, q_norm, k_norm, cos, sin, starts, queries, cache,
-        count, length, batch, places, len(cos), 0 if before is None else before.stride(1), float(eps), float(head_eps),
-        D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
+        count, batch, places, len(cos), 0 if before is None else before.stride(1), float(eps), float(head_eps),
+        L=length, D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
         BIASED=bias is not None, Q_NORMED=q_norm is not None, K_NORMED=k_norm is not None, HEADS=heads, H_KV=kv_heads,
         HALF=half, M_TILE=chosen.rows, J_TILE=chosen.columns, T_TILE=tile(taps), D_TILE=chosen.depth,
         PARTS=chosen.parts, STAGES=chosen.stages, num_warps=chosen.warps,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dflash_lab.core.kernels.commit import reference
 from dflash_lab.core.kernels.commit.reference import Committed
+from dflash_lab.core.kernels.device import follow
 from dflash_lab.core.kernels.launch import INTS, check_range, check_tensor, launch, tile
 
 MAX_SLOTS, MAX_STOPS = 64, 64
@@ -19,8 +20,9 @@ STOPPED, FULL = tl.constexpr(reference.STOPPED), tl.constexpr(reference.FULL)
 @triton.jit
 def _commit(
     block_ids, num_accepted, bonus_id, lengths, left, done, stop_ids, record,
-    K, STOPS, K_TILE: tl.constexpr, S_TILE: tl.constexpr,
+    K, STOPS, K_TILE: tl.constexpr, S_TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     b = tl.program_id(0)
     k = tl.arange(0, K_TILE)
     s = tl.arange(0, S_TILE)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash_lab.core.kernels.device import PRECISION, arrives_last
+from dflash_lab.core.kernels.device import PRECISION, arrives_last, follow
 from dflash_lab.core.kernels.edge_walk.reference import EdgeWalk
 from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_range, check_tensor, launch, tile
 
@@ -23,7 +23,9 @@ def _edge_walk(
     path, q, edges, choices, rows, arrivals, temperature,
     K, C: tl.constexpr, R: tl.constexpr,
     C_TILE: tl.constexpr, R_TILE: tl.constexpr, K_TILE: tl.constexpr, SAMPLED: tl.constexpr, EDGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     e, b = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C_TILE)
     inside = c < C

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash_lab.core.kernels.device import arrives_last
+from dflash_lab.core.kernels.device import arrives_last, follow
 from dflash_lab.core.kernels.greedy_accept.reference import Verdict
 from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_range, check_tensor, launch, tile
 
@@ -21,7 +21,9 @@ CHUNK = 4096
 def _greedy_accept(
     logits, proposal, num_accepted, bonus_id, values, places, arrivals, stride, V,
     L, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, L_TILE: tl.constexpr, CHUNKS_TILE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     chunk, slot, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + (b * L + slot).to(tl.int64) * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)

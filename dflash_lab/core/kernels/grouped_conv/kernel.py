@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
+from dflash_lab.core.kernels.device import follow
 from dflash_lab.core.kernels.grouped_conv.reference import Convolved
 from dflash_lab.core.kernels.launch import FLOATS, check_range, check_tensor, launch, tile
 
@@ -20,8 +21,9 @@ SLOT_TILE, CHANNEL_TILE = 16, 256
 @triton.jit
 def _grouped_conv(
     x, delta, base, out, L, delta_stride, TAPS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
-    L_TILE: tl.constexpr, G_TILE: tl.constexpr, S_TILE: tl.constexpr,
+    L_TILE: tl.constexpr, G_TILE: tl.constexpr, S_TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     b = tl.program_id(2).to(tl.int64)
     i = tl.program_id(1) * L_TILE + tl.arange(0, L_TILE)
     g = tl.program_id(0) * G_TILE + tl.arange(0, G_TILE)

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
-from dflash_lab.core.kernels.device import PRECISION
+from dflash_lab.core.kernels.device import PRECISION, follow
 from dflash_lab.core.kernels.head_topk.reference import HeadTopk
 from dflash_lab.core.kernels.launch import FLOATS, PROGRAMS, check_range, check_tensor, launch, tile
 
@@ -61,8 +61,9 @@ def _insert(best, found):
 def _head_topk(
     hidden, weight, keys, tops, sums, V, N, multiplier, softcap, TILES, SPLITS, C: tl.constexpr,
     D: tl.constexpr, C_TILE: tl.constexpr, N_TILE: tl.constexpr, V_TILE: tl.constexpr, D_TILE: tl.constexpr,
-    CAPPED: tl.constexpr, SUMMED: tl.constexpr,
+    CAPPED: tl.constexpr, SUMMED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     # Programs that share weights run next to each other: the second reads them from L2.
     split = tl.program_id(1)
     n = tl.program_id(0) * N_TILE + tl.arange(0, N_TILE)
@@ -100,7 +101,9 @@ def _head_topk(
 def _merge_topk(
     keys, tops, sums, unary, rows, logsumexp, SPLITS,
     C: tl.constexpr, C_TILE: tl.constexpr, M_TILE: tl.constexpr, SPLITS_TILE: tl.constexpr, SUMMED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     n = tl.program_id(0)
     best = _no_keys(C, C_TILE, 1)
     m = tl.arange(0, M_TILE)[:, None]

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_lab.core.errors import BackendError
-from dflash_lab.core.kernels.device import arrives_last
+from dflash_lab.core.kernels.device import arrives_last, follow
 from dflash_lab.core.kernels.greedy_accept.reference import Verdict
 from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_range, check_tensor, launch, tile
 
@@ -34,7 +34,9 @@ def _rejection_accept(
     logits, proposal, candidate_ids, q, uniforms, residual_uniforms, num_accepted, bonus_id, tops, sums, arrivals,
     stride, V, temperature, L, C: tl.constexpr, CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr, L_TILE: tl.constexpr, CHUNKS_TILE: tl.constexpr, C_TILE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     chunk, slot, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     logits += (b * L).to(tl.int64) * stride
     lane = tl.arange(0, CHUNK)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash_lab.core.kernels.device import arrives_last
+from dflash_lab.core.kernels.device import arrives_last, follow
 from dflash_lab.core.kernels.launch import FLOATS, arrivals_for, check_range, check_tensor, launch, tile
 from dflash_lab.core.kernels.token_stats.reference import TokenStats
 
@@ -20,8 +20,9 @@ MAX_CHUNKS = 4096
 @triton.jit
 def _token_stats(
     logits, best_id, top2, log_norm, partials, places, arrivals, stride, V, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS_TILE: tl.constexpr,
+    CHUNKS_TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     chunk, row = tl.program_id(0), tl.program_id(1)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)
