@@ -43,11 +43,11 @@ def _token_stats(
     if arrives_last(arrivals + row, CHUNKS):
         s = tl.arange(0, CHUNKS_TILE)
         there = s < CHUNKS
-        lane = row * CHUNKS + s
-        tops = tl.load(partials + lane, mask=there, other=float("-inf"), cache_modifier=".cg")
-        seconds = tl.load(partials + lanes + lane, mask=there, other=float("-inf"), cache_modifier=".cg")
-        masses = tl.load(partials + 2 * lanes + lane, mask=there, other=0.0, cache_modifier=".cg")
-        ids = tl.load(places + lane, mask=there, other=V, cache_modifier=".cg")
+        cells = row * CHUNKS + s
+        tops = tl.load(partials + cells, mask=there, other=float("-inf"), cache_modifier=".cg")
+        seconds = tl.load(partials + lanes + cells, mask=there, other=float("-inf"), cache_modifier=".cg")
+        masses = tl.load(partials + 2 * lanes + cells, mask=there, other=0.0, cache_modifier=".cg")
+        ids = tl.load(places + cells, mask=there, other=V, cache_modifier=".cg")
         best = tl.max(tops, axis=0)
         place = tl.min(tl.where(tops == best, ids, V), axis=0)
         # The next largest is its chunk's second or another chunk's largest.
