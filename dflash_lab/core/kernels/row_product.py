@@ -19,6 +19,8 @@ from dflash_lab.core.kernels.launch import check_range, check_tensor, tile
 
 MAX_TAPS = 8
 """Taps are rows of a tile."""
+PROGRAMS = 64
+"""Programs that read weights at nearly the whole chip's rate."""
 MAX_WEIGHTS = (1 << 31) - 1
 """Offsets into the weights are 32 bits wide."""
 
@@ -28,8 +30,8 @@ class Tiles(NamedTuple):
 
     rows: int
     """Rows of the output."""
-    columns: int
-    """Columns of the output."""
+    pieces: int
+    """Rows of weights."""
     depth: int
     """Channels multiplied at a time."""
     parts: int
@@ -45,17 +47,19 @@ def _spread(value, SIZE: tl.constexpr):
     """Each element SIZE times along the last axis."""
     if len(value.shape) == 2:
         wide = tl.broadcast_to(value[:, :, None], (value.shape[0], value.shape[1], SIZE))
-        return tl.reshape(wide, (value.shape[0], value.shape[1] * SIZE))
-    wide = tl.broadcast_to(value[:, :, :, None], (value.shape[0], value.shape[1], value.shape[2], SIZE))
-    return tl.reshape(wide, (value.shape[0], value.shape[1], value.shape[2] * SIZE))
+        wide = tl.reshape(wide, (value.shape[0], value.shape[1] * SIZE))
+    else:
+        wide = tl.broadcast_to(value[:, :, :, None], (value.shape[0], value.shape[1], value.shape[2], SIZE))
+        wide = tl.reshape(wide, (value.shape[0], value.shape[1], value.shape[2] * SIZE))
+    return wide
 
 
 @triton.jit
 def sum_taps(product, T_TILE: tl.constexpr):
     """`[T_TILE * M, N]` to `[M, N]`."""
-    if T_TILE == 1:
-        return product
-    return tl.sum(tl.reshape(product, (T_TILE, product.shape[0] // T_TILE, product.shape[1])), axis=0)
+    if T_TILE > 1:
+        product = tl.sum(tl.reshape(product, (T_TILE, product.shape[0] // T_TILE, product.shape[1])), axis=0)
+    return product
 
 
 @triton.jit
@@ -166,7 +170,19 @@ def check_convolution(
     check_tensor(f"{name}_base", base, (taps, channels), (like.dtype,))
 
 
-def small_tile(rows: int, taps: int, most: int) -> int:
-    """Output rows of a program, such that those of all taps are 16 to `most`: a tensor core's tile has 16 rows."""
+def choose_tiles(rows: int, taps: int, channels: int, pieces: int, least: int, most: int, width: int) -> Tiles:
+    """Tiles of a product of so many rows and taps with `pieces` rows of weights, `least` to `most` of them at a time.
+
+    Few rows: the weights alone count. Narrow tiles make enough programs to read them at the whole chip's rate, and the
+    warps divide the channels, for one warp's chain of dependent products would take longer than the reading. `width`
+    is the size of an element in bytes.
+    """
     taps = tile(taps)
-    return min(max(1, most // taps), tile(rows, max(1, 16 // taps)))
+    height = 16 if rows * taps <= 32 else 32 if rows * taps <= 128 else 64
+    blocks = triton.cdiv(rows * taps, height)
+    columns = least
+    while columns < most and blocks * triton.cdiv(pieces, 2 * columns) >= PROGRAMS:
+        columns *= 2
+    parts = 4 if height * columns <= 1024 else 1
+    depth = min((512 if parts > 1 else 256 if height < 64 else 128) // width, tile(channels, 16 * parts))
+    return Tiles(max(1, height // taps), columns, depth, parts, 8 if height * columns > 4096 else 4, 4)

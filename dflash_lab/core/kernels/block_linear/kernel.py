@@ -16,26 +16,16 @@ from dflash_lab.core.kernels.row_product import (
     Tiles,
     check_convolution,
     check_rows,
+    choose_tiles,
     fetch_rows,
     row_product,
-    small_tile,
     sum_taps,
 )
 
 
 def tiles(rows: int, taps: int, channels: int, columns: int, gated: bool, width: int) -> Tiles:
-    """Tiles for a product of so many rows and taps; `width` is the size of an element in bytes.
-
-    Few rows: the weights alone count. Narrow tiles make many programs, which read them at the whole chip's rate, and
-    the warps divide the channels, for one warp's chain of dependent products would take longer than the reading.
-    """
-    height = small_tile(rows, taps, 64)
-    if height * tile(taps) > 32:
-        return Tiles(height, 32 if gated else 64, 128 // width, 1, 4, 4)
-    blocks = triton.cdiv(rows, height)
-    least = 8 if gated else 16
-    wide = max(least, min(32, tile(columns * blocks // 96)))
-    return Tiles(height, wide, min(512 // width, tile(channels, 64)), 4, 4, 4)
+    """The tiles of a call; `width` is the size of an element in bytes."""
+    return choose_tiles(rows, taps, channels, columns * (2 if gated else 1), 16, 64, width)
 
 
 @triton.jit
@@ -124,13 +114,14 @@ def block_linear(
     out = torch.empty(*rows, columns, dtype=x.dtype, device=x.device)
     count = batch * length
     chosen = tiles(count, taps, channels, columns, gated, x.element_size())
+    wide = chosen.pieces // (2 if gated else 1)
     launch(
-        _block_linear, (triton.cdiv(count, chosen.rows), triton.cdiv(columns, chosen.columns)),
+        _block_linear, (triton.cdiv(count, chosen.rows), triton.cdiv(columns, wide)),
         x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns,
         0 if delta is None else delta.stride(1), float(eps),
         L=length, D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
         AFTER=after is not None, BIASED=bias is not None, ADDED=residual is not None, GATED=gated,
-        M_TILE=chosen.rows, N_TILE=chosen.columns, T_TILE=tile(taps), D_TILE=chosen.depth, PARTS=chosen.parts,
+        M_TILE=chosen.rows, N_TILE=wide, T_TILE=tile(taps), D_TILE=chosen.depth, PARTS=chosen.parts,
         STAGES=chosen.stages, num_warps=chosen.warps,
     )  # fmt: skip
     return BlockLinear(out)

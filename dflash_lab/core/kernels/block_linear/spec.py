@@ -91,15 +91,23 @@ def flops(case: Case) -> int:
     return 2 * case.batch * case.slots * case.channels * case.columns * (2 if case.gated else 1)
 
 
-def _layers(batch: int, slots: int, hidden: int, inner: int) -> tuple[Case, ...]:
-    """A layer's products: the convolution's corrections, the output projection, the MLP's two."""
+def _layers(batch: int, slots: int) -> tuple[Case, ...]:
+    """The bundled pair's products: a draft layer's corrections, output projection and gate, a target layer's MLP."""
     return (
-        Case(batch, slots, hidden, 4 * hidden // 16, normed=True),
-        Case(batch, slots, hidden, hidden, after=16, residual=True),
-        Case(batch, slots, hidden, inner, normed=True, before=16, gated=True),
-        Case(batch, slots, hidden, inner, normed=True, gated=True),
-        Case(batch, slots, inner, hidden, after=16, residual=True),
-        Case(batch, slots, inner, hidden, residual=True),
+        Case(batch, slots, 576, 144, normed=True),
+        Case(batch, slots, 576, 576, after=16, residual=True),
+        Case(batch, slots, 576, 1536, normed=True, before=16, gated=True),
+        Case(batch, slots, 576, 1536, normed=True, gated=True),
+        Case(batch, slots, 1536, 576, residual=True),
+    )
+
+
+def _large_layers(batch: int, slots: int) -> tuple[Case, ...]:
+    """Those of a draft layer of 2,048 channels."""
+    return (
+        Case(batch, slots, 2048, 2048, after=16, residual=True),
+        Case(batch, slots, 2048, 6144, normed=True, before=16, gated=True),
+        Case(batch, slots, 6144, 2048, after=16, residual=True),
     )
 
 
@@ -122,11 +130,9 @@ SPEC = OpSpec(
         Case(1, 7, 576, 40, normed=True, before=16, gated=True),
         Case(1, 4, 32, 16, after=2, taps=1),
     ),
-    published=tuple(
-        case
-        for hidden, inner in ((576, 1536), (2048, 6144))
-        for batch, slots in ((1, 8), (1, 16), (8, 8), (32, 8))
-        for case in _layers(batch, slots, hidden, inner)
+    published=(
+        *(case for batch, slots in ((1, 8), (1, 16), (8, 8), (32, 8)) for case in _layers(batch, slots)),
+        *(case for batch, slots in ((1, 16), (32, 8)) for case in _large_layers(batch, slots)),
     ),
     bytes=minimum_bytes,
     flops=flops,

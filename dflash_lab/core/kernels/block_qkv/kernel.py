@@ -16,9 +16,9 @@ from dflash_lab.core.kernels.row_product import (
     Tiles,
     check_convolution,
     check_rows,
+    choose_tiles,
     fetch_rows,
     row_product,
-    small_tile,
 )
 
 MAX_HEAD = 256
@@ -26,18 +26,12 @@ MAX_HEAD = 256
 
 
 def tiles(rows: int, taps: int, channels: int, head_dim: int, heads: int, whole: bool, width: int) -> Tiles:
-    """Tiles for so many rows, taps and heads of any kind; `columns` are pairs of channels that are rotated together.
+    """The tiles of a call with `heads` of any kind; `width` is the size of an element in bytes.
 
-    A head that is normed is made by one program, `whole`; else several programs share it, which read the weights at
-    a higher rate. `width` is the size of an element in bytes.
+    A head that is normed is made by one program, `whole`; else several programs may share it.
     """
-    half = tile(head_dim // 2)
-    height = small_tile(rows, taps, 64)
-    blocks = triton.cdiv(rows, height) * heads
-    pairs = half if whole else max(min(8, half), min(half, tile(half * blocks // 60)))
-    if height * tile(taps) > 32:
-        return Tiles(height, pairs, 128 // width, 1, 4 if pairs <= 32 else 8, 4)
-    return Tiles(height, pairs, min((512 if pairs <= 32 else 256) // width, tile(channels, 64)), 4, 4, 4)
+    most = tile(head_dim)
+    return choose_tiles(rows, taps, channels, heads * head_dim, most if whole else min(16, most), most, width)
 
 
 @triton.jit
@@ -159,12 +153,12 @@ def block_qkv(
     whole = q_norm is not None or k_norm is not None
     chosen = tiles(count, taps, channels, size, all_heads, whole, x.element_size())
     launch(
-        _block_qkv, (triton.cdiv(count, chosen.rows), triton.cdiv(half, chosen.columns), all_heads),
+        _block_qkv, (triton.cdiv(count, chosen.rows), triton.cdiv(size, chosen.pieces), all_heads),
         x, weight, bias, norm, before, before_base, q_norm, k_norm, cos, sin, starts, queries, cache,
         count, batch, places, len(cos), 0 if before is None else before.stride(1), float(eps), float(head_eps),
         L=length, D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
         BIASED=bias is not None, Q_NORMED=q_norm is not None, K_NORMED=k_norm is not None, HEADS=heads, H_KV=kv_heads,
-        HALF=half, M_TILE=chosen.rows, J_TILE=chosen.columns, T_TILE=tile(taps), D_TILE=chosen.depth,
+        HALF=half, M_TILE=chosen.rows, J_TILE=chosen.pieces // 2, T_TILE=tile(taps), D_TILE=chosen.depth,
         PARTS=chosen.parts, STAGES=chosen.stages, num_warps=chosen.warps,
     )  # fmt: skip
     return BlockQkv(queries, cache)
