@@ -40,14 +40,17 @@ _TEST_PROMPT = "Count from one to ten."
 _SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
 
 
-async def probe(endpoint: Endpoint, model: str | None = None) -> ServerInfo:
-    """Ask the server who it is, and for eight tokens to see what it reports. Raises ServerError."""
+_NO_ANSWER = Answer("", "", None, {}, 0.0)
+
+
+async def probe(endpoint: Endpoint, model: str | None = None, ask: bool = True) -> ServerInfo:
+    """Ask the server who it is and, with `ask`, for eight tokens to see what it reports. Raises ServerError."""
     card = await _model_card(endpoint, model)
     owner = str(card.get("owned_by") or "")
     backend = owner if owner in ("sglang", "vllm", "dflash-lab") else "other"
     info = ServerInfo(endpoint.url, backend, str(card["id"]), target=card.get("root"))
     info = dataclasses.replace(info, max_model_len=card.get("max_model_len"))
-    answer = await _test_answer(endpoint, info)
+    answer = await _test_answer(endpoint, info) if ask else _NO_ANSWER
     if backend in ("sglang", "dflash-lab"):
         info = await _of_sglang(endpoint, info)
     elif backend == "vllm":
@@ -55,7 +58,8 @@ async def probe(endpoint: Endpoint, model: str | None = None) -> ServerInfo:
     info = _with_hardware(info, endpoint.local)
     snapshot = await read_snapshot(endpoint, info)
     info = dataclasses.replace(info, statistics=_statistics(answer, snapshot))
-    return dataclasses.replace(info, warnings=(*info.warnings, *_warnings(info, answer, endpoint.local)))
+    warnings = [*_warnings(info, endpoint.local), *(_about_answer(info, answer) if ask else ())]
+    return dataclasses.replace(info, warnings=tuple(warnings))
 
 
 async def read_snapshot(endpoint: Endpoint, info: ServerInfo, in_flight: int | None = None) -> Snapshot | None:
@@ -231,13 +235,8 @@ def _statistics(answer: Answer, snapshot: Snapshot | None) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _warnings(info: ServerInfo, answer: Answer, local: bool) -> list[str]:
+def _about_answer(info: ServerInfo, answer: Answer) -> list[str]:
     found = []
-    if info.settings.get("synthetic_acceptance") not in (None, "off", "not told"):
-        found.append("the server makes its acceptance up (synthetic acceptance): its numbers are no measurement")
-    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
-        if info.settings.get(name, 1.0) != 1.0:
-            found.append(f"{name} is {info.settings[name]}: drafts are accepted that the target would not write")
     if info.speculation and not info.statistics:
         found.append(
             "the server drafts but reports no acceptance: start SGLang with --enable-metrics, "
@@ -245,6 +244,16 @@ def _warnings(info: ServerInfo, answer: Answer, local: bool) -> list[str]:
         )
     if not isinstance(answer.body.get("usage"), dict):
         found.append("answers carry no usage: tokens can only be estimated with the server's tokenizer")
+    return found
+
+
+def _warnings(info: ServerInfo, local: bool) -> list[str]:
+    found = []
+    if info.settings.get("synthetic_acceptance") not in (None, "off", "not told"):
+        found.append("the server makes its acceptance up (synthetic acceptance): its numbers are no measurement")
+    for name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc"):
+        if info.settings.get(name, 1.0) != 1.0:
+            found.append(f"{name} is {info.settings[name]}: drafts are accepted that the target would not write")
     drafts = info.drafts_per_step
     if drafts is None or not info.drafter:
         return found

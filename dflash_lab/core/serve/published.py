@@ -14,7 +14,7 @@ FILE = Path(__file__).parents[2] / "assets" / "published.json"
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Acceptance lengths of one target, as somebody published them."""
+    """What somebody published of one target: acceptance lengths, and throughput where there is some."""
 
     id: str
     """Short name."""
@@ -36,6 +36,29 @@ class PublishedTable:
     """What its acceptance length is a mean of."""
     acceptance_length: Mapping[str, Mapping[str, float]]
     """Method to data set to tokens per verification step; empty where the numbers were not found."""
+    throughput_tok_s: Mapping[str, Mapping[str, Mapping[str, float]]]
+    """Concurrency to method to data set to tokens per second; empty where the numbers were not found."""
+    throughput_definition: str
+    """What its throughput is."""
+    runtime: str
+    """The server and its settings."""
+    max_new_tokens: int | None
+    """Most tokens of an answer; None where not stated."""
+    samples: Mapping[str, int]
+    """Concurrency to requests; empty where not stated."""
+
+
+BASELINE = "Autoregressive"
+"""The method that speed-ups are against."""
+
+DATASET_LABELS = {
+    "gsm8k": "GSM8K",
+    "math500": "MATH-500",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+    "mt-bench": "MT-Bench",
+}
+"""Our names of the data sets to those in the tables."""
 
 
 @cache
@@ -54,6 +77,11 @@ def published_tables() -> tuple[PublishedTable, ...]:
             confidence=table["confidence"],
             acceptance_definition=table.get("acceptance_definition", "not stated"),
             acceptance_length=table["acceptance_length"] or {},
+            throughput_tok_s=table["throughput_tok_s"] or {},
+            throughput_definition=table.get("throughput_definition", "not stated"),
+            runtime=table.get("runtime", "not stated"),
+            max_new_tokens=table.get("max_new_tokens"),
+            samples=table.get("samples", {}),
         )
         for table in tables
     )

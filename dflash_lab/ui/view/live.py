@@ -1,0 +1,178 @@
+"""Live servers as plain data for charts: series over time, acceptance by position, published numbers beside them.
+
+Every function gives dicts and lists that go to JSON as they are. Times are seconds after the first moment shown; what
+the server does not report is None, never 0, and an empty list is an honest empty state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from dflash_lab.core.acceptance import Acceptance, from_histograms
+from dflash_lab.core.serve.metrics import Interval, between
+from dflash_lab.core.serve.published import DATASET_LABELS, tables_of
+from dflash_lab.core.serve.records import CONVENTIONS, RequestRecord, ServerInfo, Snapshot
+from dflash_lab.core.serve.report import RunReport
+from dflash_lab.core.serve.runfile import Run
+from dflash_lab.core.serve.stats import SOURCES, pooled
+
+POSITIONS = "position 1 is the first draft; the anchor is not counted"
+"""What every axis of positions must say."""
+
+MAX_BINS = 240
+"""Most points of a throughput series of our own load."""
+
+
+def server_series(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    """The server's own counters over time.
+
+    `t_s` belongs to `running`, `waiting`, `in_flight` and `kv_cache_usage`; `interval_t_s`, the ends of the intervals
+    between snapshots, to `tok_s` and `acceptance_length`. `convention` says what the latter is.
+    """
+    start = snapshots[0].at_s if snapshots else 0.0
+    intervals = [between(a, b) for a, b in itertools.pairwise(snapshots)]
+    lengths = [interval_length(interval) for interval in intervals]
+    return {
+        "t_s": [snapshot.at_s - start for snapshot in snapshots],
+        "running": [snapshot.running for snapshot in snapshots],
+        "waiting": [snapshot.waiting for snapshot in snapshots],
+        "in_flight": [snapshot.in_flight for snapshot in snapshots],
+        "kv_cache_usage": [snapshot.kv_cache_usage for snapshot in snapshots],
+        "interval_t_s": [interval.end_at_s - start for interval in intervals],
+        "tok_s": [interval.tok_s for interval in intervals],
+        "acceptance_length": [length for length, _ in lengths],
+        "convention": next((CONVENTIONS[name] for _, name in reversed(lengths) if name), None),
+        "restarts": [interval.end_at_s - start for interval in intervals if interval.restarted],
+    }
+
+
+def interval_length(interval: Interval) -> tuple[float | None, str | None]:
+    """Acceptance length of an interval with the key of its convention: 1 + accepted / steps where it can be had."""
+    if interval.stats is None:
+        return None, None
+    if interval.stats.acceptance_length is not None:
+        return interval.stats.acceptance_length, "accepted_per_step"
+    return interval.stats.reported_length, interval.stats.convention
+
+
+def load_series(run: Run) -> dict[str, Any]:
+    """Our own load over time: tokens per second in bins, and the acceptance length of each request at its end.
+
+    The tokens of a request are spread evenly over its chunks, or over its time if it was not streamed.
+    """
+    good = [record for record in run.requests if record.ok]
+    start = run.segments[0].begin_at_s if run.segments else 0.0
+    end = max((record.end_at_s for record in run.attempts), default=start)
+    width = max(1.0, (end - start) / MAX_BINS)
+    bins = [0.0] * (int((end - start) / width) + 1) if run.attempts else []
+    for record in good:
+        for moment, tokens in _arrivals(record):
+            bins[min(len(bins) - 1, max(0, int((moment - start) / width)))] += tokens
+    ended = sorted(good, key=lambda record: record.end_at_s)
+    return {
+        "bin_s": width,
+        "t_s": [(index + 0.5) * width for index in range(len(bins))],
+        "tok_s": [tokens / width for tokens in bins],
+        "request_t_s": [record.end_at_s - start for record in ended],
+        "request_acceptance_length": [record.stats.acceptance_length if record.stats else None for record in ended],
+        "failures": [
+            {"t_s": record.end_at_s - start, "kind": record.failure, "message": record.message}
+            for record in run.attempts
+            if record.failure
+        ],
+    }
+
+
+def position_chart(acceptance: Acceptance | None) -> dict[str, Any]:
+    """Histogram and survival by position; empty lists if nothing was reported."""
+    if acceptance is None:
+        return {"positions": [], "survival": [], "conditional_rate": [], "conditional_n": [], "histogram": [],
+                "num_steps": 0, "note": POSITIONS}  # fmt: skip
+    return {
+        "positions": list(range(1, len(acceptance.survival) + 1)),
+        "survival": list(acceptance.survival),
+        "conditional_rate": list(acceptance.conditional_rate),
+        "conditional_n": list(acceptance.conditional_n),
+        "histogram": list(acceptance.acceptance_histogram),
+        "num_steps": acceptance.num_steps,
+        "note": POSITIONS,
+    }
+
+
+def run_acceptance(run: Run) -> Acceptance | None:
+    """All steps of a run so far; None if its answers carry no histograms, or some that do not add up."""
+    stats = [record.stats for record in run.requests if record.ok and record.stats is not None]
+    return None if any(item.broken for item in stats) else pooled(stats)
+
+
+def watched_acceptance(snapshots: Sequence[Snapshot]) -> Acceptance | None:
+    """All steps between the first snapshot and the last by the server's counters; None if it counts no positions."""
+    if len(snapshots) < 2:
+        return None
+    stats = between(snapshots[0], snapshots[-1]).stats
+    if stats is None or stats.histogram is None or stats.drafts_per_step is None:
+        return None
+    padded = (*stats.histogram, *(0,) * (stats.drafts_per_step + 1 - len(stats.histogram)))
+    return from_histograms({stats.drafts_per_step: padded})
+
+
+def numbers(report: RunReport) -> list[dict[str, Any]]:
+    """The main numbers of a run for a page or a terminal: name, value, unit, and what it means."""
+    source = SOURCES.get(report.acceptance_from or "", "not reported by the server")
+    rate = f"accepted / proposed, {report.drafts_per_step} drafts per step"
+    clock = {"client": "until the first text arrives here", "server": "by the server's clock"}
+    ttft = report.ttft_ms and report.ttft_ms.p50
+    return [
+        _number("throughput", report.throughput_tok_s, "tok/s", "completion tokens / time from first to last answer"),
+        _number("acceptance length", report.mean_acceptance_length, "", f"1 + accepted / steps; {source}"),
+        _number("tokens / step", report.zlab_acceptance_length, "", "mean of requests, as in the published tables"),
+        _number("acceptance rate", report.acceptance_rate, "", rate),
+        _number("decode speed", report.decode_tok_s, "tok/s", "of one request after its first token, median"),
+        _number("first token", ttft, "ms", clock.get(report.ttft_from or "", "only streamed answers show it")),
+        _number("per token", report.tpot_ms and report.tpot_ms.p50, "ms", "after the first token, median"),
+        _number("latency", report.latency_ms and report.latency_ms.p50, "ms", "of a whole answer, median"),
+    ]  # fmt: skip
+
+
+def published_beside(info: ServerInfo, dataset: str, load: str) -> list[dict[str, Any]]:
+    """What is published of this target: one entry for each table, with source and hardware; empty if nothing is.
+
+    `acceptance_length` and `throughput_tok_s` map methods to the value of this data set and load, if there is one.
+    """
+    name = DATASET_LABELS.get(dataset, dataset)
+    found = []
+    for table in tables_of(info.target or info.model):
+        by_method = table.throughput_tok_s.get(load, {})
+        found.append(
+            {
+                "id": table.id,
+                "hardware": table.hardware,
+                "source": table.source,
+                "confidence": table.confidence,
+                "settings": settings_line(table.block_size, table.sampling),
+                "acceptance_length": {m: row[name] for m, row in table.acceptance_length.items() if name in row},
+                "throughput_tok_s": {m: row[name] for m, row in by_method.items() if name in row},
+            }
+        )
+    return found
+
+
+def settings_line(block_size: int, sampling: Any) -> str:
+    """Block and sampling of a published table in one line."""
+    words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sampling.items())
+    return f"block {block_size} ({block_size - 1} drafts per step), {words}"
+
+
+def _number(name: str, value: float | None, unit: str, meaning: str) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "meaning": meaning}
+
+
+def _arrivals(record: RequestRecord) -> list[tuple[float, float]]:
+    """When tokens of a request came, and how many each time."""
+    if not record.completion_tokens:
+        return []
+    pieces = record.chunk_s or tuple((i + 0.5) / 20 * record.duration_s for i in range(20))
+    share = record.completion_tokens / len(pieces)
+    return [(record.sent_at_s + piece, share) for piece in pieces]
