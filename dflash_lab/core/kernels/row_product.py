@@ -185,4 +185,4 @@ def choose_tiles(rows: int, taps: int, channels: int, pieces: int, least: int, m
         columns *= 2
     parts = 4 if height * columns <= 1024 else 1
     depth = min((512 if parts > 1 else 256 if height < 64 else 128) // width, tile(channels, 16 * parts))
-    return Tiles(max(1, height // taps), columns, depth, parts, 8 if height * columns > 4096 else 4, 4)
+    return Tiles(max(1, height // taps), columns, depth, parts, 8 if height * columns * width > 8192 else 4, 4)

@@ -22,11 +22,11 @@ def convolve(x: Tensor, delta: Tensor, base: Tensor) -> Tensor:
     x `[B, L, D]`; delta `[B, L, taps, groups]`, one value for each `D / groups` neighbouring channels; base
     `[taps, D]`. Gives `[B, L, D]`.
     """
-    taps, groups = delta.shape[2:]
+    length, (taps, groups) = x.shape[1], delta.shape[2:]
     grouped = x.unflatten(-1, (groups, -1))
     kernel = base.view(taps, groups, -1) + delta.unsqueeze(-1)
     out = kernel[:, :, 0] * grouped
-    for tap in range(1, taps):
+    for tap in range(1, min(taps, length)):
         shifted = F.pad(grouped[:, :-tap], (0, 0, 0, 0, tap, 0))
         out = torch.addcmul(out, kernel[:, :, tap], shifted)
     return out.flatten(-2)

@@ -18,6 +18,12 @@ MAX_CHUNKS = 4096
 
 
 @triton.jit
+def _finite(best):
+    """What is taken off before the exponential: a chunk may be filtered away whole, and infinity less itself is none."""
+    return tl.where(tl.abs(best) == float("inf"), 0.0, best)
+
+
+@triton.jit
 def _token_stats(
     logits, best_id, top2, log_norm, partials, places, arrivals, stride, V, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS_TILE: tl.constexpr, OVERLAP: tl.constexpr,
@@ -31,8 +37,7 @@ def _token_stats(
     best = tl.max(x, axis=0)
     place = tl.min(tl.where(x == best, at, V), axis=0)
     second = tl.max(tl.where(at == place, float("-inf"), x), axis=0)
-    # A chunk may be filtered away whole: nothing minus nothing must stay a number.
-    mass = tl.sum(tl.exp(x - tl.where(best == float("-inf"), 0.0, best)), axis=0)
+    mass = tl.sum(tl.exp(x - _finite(best)), axis=0)
     lane = row * CHUNKS + chunk
     lanes = tl.num_programs(1) * CHUNKS
     tl.store(partials + lane, best)
@@ -52,12 +57,12 @@ def _token_stats(
         place = tl.min(tl.where(tops == best, ids, V), axis=0)
         # The next largest is its chunk's second or another chunk's largest.
         second = tl.max(tl.where(ids == place, seconds, tops), axis=0)
-        known = tl.where(best == float("-inf"), 0.0, best)
-        mass = tl.sum(masses * tl.exp(tops - known), axis=0)
+        mass = tl.sum(masses * tl.exp(tops - _finite(best)), axis=0)
+        norm = tl.where(mass > 0, _finite(best) + tl.log(tl.where(mass > 0, mass, 1.0)), float("-inf"))
         tl.store(best_id + row, place.to(tl.int64))
         tl.store(top2 + 2 * row, best)
         tl.store(top2 + 2 * row + 1, second)
-        tl.store(log_norm + row, known + tl.log(mass))
+        tl.store(log_norm + row, norm)
 
 
 def token_stats(logits: Tensor, arrivals: Tensor | None = None) -> TokenStats:
