@@ -92,7 +92,7 @@ def row_product(
     # A part of whole groups reads each correction once.
     WHOLE: tl.constexpr = PART % SIZE == 0 and (SIZE & (SIZE - 1)) == 0
     SHARED: tl.constexpr = PART // SIZE if WHOLE else 1
-    # A normed half-precision row may leave float16's range before its factor brings it back: TF32 is as exact.
+    # A row may leave float16's range before its factor brings it back.
     WIDE: tl.constexpr = NORMED and x.dtype.element_ty == tl.float16
     r = tl.arange(0, T_TILE * M_TILE)
     tap = r // M_TILE
@@ -139,9 +139,9 @@ def row_product(
             w = w.to(tl.float32)
         a = a.to(w.dtype)
         if PARTS == 1:
-            total = tl.dot(a, tl.trans(w), total, input_precision="tf32" if WIDE else PRECISION)
+            total = tl.dot(a, tl.trans(w), total, input_precision=PRECISION)
         else:
-            total = tl.dot(a, tl.trans(w, (0, 2, 1)), total, input_precision="tf32" if WIDE else PRECISION)
+            total = tl.dot(a, tl.trans(w, (0, 2, 1)), total, input_precision=PRECISION)
     if PARTS > 1:
         total = tl.sum(total, axis=0)
     if NORMED:

@@ -118,7 +118,8 @@ SPEC = OpSpec(
     weights=weights,
     inputs=inputs,
     judge=judge,
-    # A tensor core adds float32 a little coarser; in half precision the operands are rounded once after norm and convolution, and the output once.
+    # A tensor core adds float32 a little coarser; in half precision the operands are rounded once after norm and
+    # convolution, and the output once.
     tolerance={torch.float32: 1e-5, torch.bfloat16: 5e-3, torch.float16: 7e-4},
     cases=(
         Case(1, 1, 16, 5),

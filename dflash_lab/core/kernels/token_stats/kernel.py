@@ -19,7 +19,7 @@ MAX_CHUNKS = 4096
 
 @triton.jit
 def _finite(best):
-    """What is taken off before the exponential: a chunk may be filtered away whole, and infinity less itself is none."""
+    """What is taken off before the exponential: infinity less itself is no number, and a chunk may be filtered away."""
     return tl.where(tl.abs(best) == float("inf"), 0.0, best)
 
 
