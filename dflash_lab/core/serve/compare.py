@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_lab.core.errors import RunError
-from dflash_lab.core.serve.published import BASELINE, DATASET_LABELS, PublishedTable, tables_of
+from dflash_lab.core.serve.published import BASELINE, DATASET_LABELS, PublishedTable, differences, tables_of
 from dflash_lab.core.serve.records import RequestRecord
 from dflash_lab.core.serve.report import RunReport, report, tokens_per_step
 from dflash_lab.core.serve.runfile import Run
@@ -75,8 +75,15 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """The runs side by side. Raises RunError if they are not alike."""
-    _check_alike(runs)
+    """Two runs or more side by side. Raises RunError if they are not alike."""
+    if len(runs) < 2:
+        raise RunError("expected two runs or more to compare")
+    return tabulate(runs)
+
+
+def tabulate(runs: Sequence[Run]) -> Comparison:
+    """The tables of one run or more. Raises RunError if they are not alike."""
+    check_alike(runs)
     cells: dict[tuple[str, str, str], Run] = {}
     warnings = []
     for run in runs:
@@ -94,7 +101,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     by_dataset = {name: [run for run in runs if _dataset(run) == name] for name, _, _ in cells}
     return Comparison(
         target=first.target or first.model,
-        hardware=_hardware(runs[0]),
+        hardware=first.hardware_text,
         cells=tuple(made),
         published=tables,
         texts={name: compare_texts(group) for name, group in by_dataset.items()},
@@ -111,14 +118,12 @@ def bootstrap(num: int, value: Callable[[np.ndarray], float]) -> tuple[float, fl
     return float(low), float(high)
 
 
-def _check_alike(runs: Sequence[Run]) -> None:
+def check_alike(runs: Sequence[Run]) -> None:
     """Raises RunError with the first setting that is not the same in all runs."""
-    if len(runs) < 2:
-        raise RunError("expected two runs or more to compare")
     plan = ("max_new_tokens", "temperature", "top_p", "top_k", "reasoning", "stream", "salt", "seed")
     settings: dict[str, Callable[[Run], object]] = {
         "target": lambda run: run.header.server.target or run.header.server.model,
-        "hardware": _hardware,
+        "hardware": lambda run: run.header.server.hardware_text,
         "server": lambda run: run.header.server.backend,
         **{name: (lambda run, name=name: getattr(run.header.plan, name)) for name in plan},
     }
@@ -161,7 +166,7 @@ def _cell(
 ) -> Cell:
     dataset, load, label = key
     table, published = _published(tables, dataset, load, label)
-    same = table is not None and _same_setting(table, run)
+    same = table is not None and not differences(table, run.header.server, run.header.plan)
     return Cell(
         dataset=dataset,
         load=load,
@@ -251,27 +256,6 @@ def _about_caches(runs: Sequence[Run]) -> list[str]:
     return []
 
 
-def _same_setting(table: PublishedTable, run: Run) -> bool:
-    """Whether a run was made on the hardware and with the settings of a published table."""
-    plan, server = run.header.plan, run.header.server
-    sampling = table.sampling
-    names = (("temperature", plan.temperature), ("top_p", plan.top_p), ("top_k", plan.top_k))
-    reasoning = sampling.get("reasoning", {True: "on", False: "off"}.get(sampling.get("thinking")))
-    drafts = server.drafts_per_step
-    return (
-        _same_hardware(table.hardware, server.hardware, server.num_devices)
-        and all(sampling.get(name) == value for name, value in names)
-        and plan.reasoning == reasoning
-        and plan.max_new_tokens == table.max_new_tokens
-        and (server.speculation is False or drafts == table.block_size - 1)
-    )
-
-
-def _same_hardware(published: str, name: str | None, count: int | None) -> bool:
-    number, _, rest = published.partition("x ")
-    return bool(name) and number.isdigit() and rest.lower() == str(name).lower() and count in (None, int(number))
-
-
 def _published(
     tables: Sequence[PublishedTable], dataset: str, load: str, label: str
 ) -> tuple[PublishedTable | None, float | None]:
@@ -294,8 +278,3 @@ def _dataset(run: Run) -> str:
 def _load(run: Run) -> str:
     plan = run.header.plan
     return f"{plan.rate:g}/s" if plan.rate is not None else str(plan.concurrency)
-
-
-def _hardware(run: Run) -> str:
-    server = run.header.server
-    return f"{server.num_devices or 1}x {server.hardware}" if server.hardware else "not told"

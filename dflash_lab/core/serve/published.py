@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dflash_lab.core.serve.records import LoadPlan, ServerInfo
+
 FILE = Path(__file__).parents[2] / "assets" / "published.json"
 
 
@@ -91,3 +93,37 @@ def tables_of(target: str) -> tuple[PublishedTable, ...]:
     """The tables of the target called `target`: a hub name, or a folder or file named like one."""
     name = target.rstrip("/").rsplit("/", 1)[-1].lower()
     return tuple(table for table in published_tables() if table.target.rsplit("/", 1)[-1].lower() == name)
+
+
+def differences(table: PublishedTable, server: ServerInfo, plan: LoadPlan) -> tuple[str, ...]:
+    """How a measurement was made unlike a published table, in words; a ratio to its numbers needs this to be empty."""
+    reasoning = {True: "on", False: "off"}.get(table.sampling.get("thinking"))
+    pairs = [(name, table.sampling.get(name), getattr(plan, name)) for name in ("temperature", "top_p", "top_k")]
+    pairs += [
+        ("reasoning", table.sampling.get("reasoning", reasoning), plan.reasoning),
+        ("most new tokens", table.max_new_tokens, plan.max_new_tokens),
+    ]
+    if server.speculation is not False:
+        pairs.append(("drafts per step", table.block_size - 1, server.drafts_per_step))
+    found = [] if same_hardware(table, server) else [_unlike("hardware", table.hardware, server.hardware_text)]
+    return (*found, *(_unlike(name, there, here) for name, there, here in pairs if there != here))
+
+
+def same_hardware(table: PublishedTable, server: ServerInfo) -> bool:
+    """Whether a server runs on as many of the same devices."""
+    number, _, name = table.hardware.partition("x ")
+    here = server.hardware
+    return (
+        bool(here)
+        and number.isdigit()
+        and name.lower() == str(here).lower()
+        and server.num_devices in (None, int(number))
+    )
+
+
+def _unlike(name: str, there: Any, here: Any) -> str:
+    told = [
+        "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        for value in (there, here)
+    ]
+    return f"{name.replace('_', '-')} {told[0]} there, {told[1]} here"

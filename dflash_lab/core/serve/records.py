@@ -83,6 +83,11 @@ class ServerInfo:
     warnings: tuple[str, ...] = ()
     """What a measurement should not be made without knowing."""
 
+    @property
+    def hardware_text(self) -> str:
+        """Number and name of the accelerators, or `not told`."""
+        return f"{self.num_devices or 1}x {self.hardware}" if self.hardware else "not told"
+
 
 @dataclass(frozen=True)
 class ServerStats:
