@@ -119,8 +119,9 @@ def block_linear(
         _block_linear, (triton.cdiv(count, chosen.rows), triton.cdiv(columns, wide)),
         x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns,
         0 if delta is None else delta.stride(1), float(eps),
-        L=length if taps > 1 else 1, D=channels, TAPS=taps, GROUPS=groups, NORMED=norm is not None, BEFORE=before is not None,
-        AFTER=after is not None, BIASED=bias is not None, ADDED=residual is not None, GATED=gated,
+        L=length if taps > 1 else 1, D=channels, TAPS=taps, GROUPS=groups,
+        NORMED=norm is not None, BEFORE=before is not None, AFTER=after is not None,
+        BIASED=bias is not None, ADDED=residual is not None, GATED=gated,
         M_TILE=chosen.rows, N_TILE=wide, T_TILE=tile(taps), D_TILE=chosen.depth, PARTS=chosen.parts,
         STAGES=chosen.stages, num_warps=chosen.warps,
     )  # fmt: skip
