@@ -97,20 +97,7 @@ class Drafter:
 
     def check(self, block_size: int, num_candidates: int) -> list[str]:
         """Warnings about a block size and a number of candidates; raises RequestError for impossible ones."""
-        if block_size < 2:
-            raise RequestError(
-                f"block_size must be at least 2 with a drafter, got {block_size}; use --drafter none for 1"
-            )
-        if not 1 <= num_candidates <= self.head.num_rows:
-            raise RequestError(
-                f"num_candidates must be 1 to {self.head.num_rows} (the vocabulary), got {num_candidates}"
-            )
-        if block_size > self.block_size:
-            return [
-                f"block_size {block_size} is above the {self.block_size} the drafter was trained with; "
-                "the added positions are guesses"
-            ]
-        return []
+        return check_sizes(self.config, block_size, num_candidates)
 
     def reset(self) -> None:
         """Forget the last request."""
@@ -139,7 +126,7 @@ class Drafter:
             cache = self._cache
             cache.reserve(features.shape[0], cache.length + context.shape[1] + block_size, context)
             self.backbone.extend(cache, context)
-            self._embeddings = self._block_embeddings(anchor_ids, block_size)
+            self._embeddings = self.block_embeddings(anchor_ids, block_size)
             hidden = self.backbone.block(cache, self._embeddings)[:, 1:]
             hidden = hooks("draft_hidden", hidden)
         with clock("select"):
@@ -150,8 +137,8 @@ class Drafter:
         """The error that names where the last drafted block stopped being finite."""
         return self.backbone.locate_nonfinite(self._cache, self._embeddings)
 
-    def _block_embeddings(self, anchor_ids: Tensor, block_size: int) -> Tensor:
-        """`[B, L, D]`: the anchor's row, then the mask token's."""
+    def block_embeddings(self, anchor_ids: Tensor, block_size: int) -> Tensor:
+        """`[B, L, D]` of anchors `[B]`: the anchor's row, then the mask token's."""
         if self._mask_row is None:
             self._mask_row = self.embed(torch.full_like(anchor_ids[:1, None], self.config.mask_token_id))
         masks = self._mask_row.expand(anchor_ids.shape[0], block_size - 1, -1)
@@ -182,6 +169,21 @@ def bind(checkpoint: DraftCheckpoint, target: BoundTarget, name: str) -> Drafter
         weight, source = own["lm_head.weight"], "the drafter's own"
         head = partial(_project, weight)
     return Drafter(checkpoint.model, embed, DraftHead(config, head, own.get("d2t"), source, weight), name)
+
+
+def check_sizes(config: DraftConfig, block_size: int, num_candidates: int) -> list[str]:
+    """Warnings about a block size and a number of candidates; raises RequestError for impossible ones."""
+    rows = config.draft_vocab_size or config.vocab_size
+    if block_size < 2:
+        raise RequestError(f"block_size must be at least 2 with a drafter, got {block_size}; use --drafter none for 1")
+    if not 1 <= num_candidates <= rows:
+        raise RequestError(f"num_candidates must be 1 to {rows} (the vocabulary), got {num_candidates}")
+    if block_size > config.block_size:
+        return [
+            f"block_size {block_size} is above the {config.block_size} the drafter was trained with; "
+            "the added positions are guesses"
+        ]
+    return []
 
 
 def _rows(table: Tensor, ids: Tensor) -> Tensor:

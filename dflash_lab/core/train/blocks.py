@@ -57,21 +57,35 @@ def slots(anchors: Tensor, block_size: int) -> Tensor:
 
 
 def layout(
-    backbone: DraftBackbone, anchors: Tensor, context_length: int, block_size: int, dtype: torch.dtype
+    backbone: DraftBackbone,
+    anchors: Tensor,
+    context_length: int,
+    block_size: int,
+    dtype: torch.dtype,
+    lengths: Tensor | None = None,
 ) -> Layout:
-    """The layout of blocks at `anchors [B, A]` behind `context_length` tokens."""
+    """The layout of blocks at `anchors [B, A]` behind `context_length` tokens.
+
+    `lengths [B, A]` shortens blocks: the slots past a block's length are there, but none of its others sees them.
+    """
     positions = slots(anchors, block_size).flatten(0, 1)
     # The last block of a text may reach past it.
     table = backbone.rotary(0, context_length + block_size, dtype)
     block_rope = Rope(table.cos[positions].unsqueeze(1), table.sin[positions].unsqueeze(1))
     context_rope = Rope(table.cos[:context_length], table.sin[:context_length])
     kinds = set(zip(backbone.config.layer_types, backbone.config.causal, strict=True))
-    masks = {kind: visible(backbone.config, *kind, anchors, context_length, block_size) for kind in kinds}
+    masks = {kind: visible(backbone.config, *kind, anchors, context_length, block_size, lengths) for kind in kinds}
     return Layout(context_rope, block_rope, masks)
 
 
 def visible(
-    config: DraftConfig, layer_type: str, causal: bool, anchors: Tensor, context_length: int, block_size: int
+    config: DraftConfig,
+    layer_type: str,
+    causal: bool,
+    anchors: Tensor,
+    context_length: int,
+    block_size: int,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """`[B, 1, A*L, S + A*L]` bool: the same rule as in decoding, for all blocks at once."""
     batch, count = anchors.shape
@@ -80,6 +94,11 @@ def visible(
     block = torch.arange(count, device=anchors.device).repeat_interleave(block_size)
     before_anchor = context < anchors.repeat_interleave(block_size, dim=1).unsqueeze(2)
     own_block = (block.unsqueeze(1) == block).expand(batch, -1, -1)
+    if lengths is not None:
+        inside = torch.arange(block_size, device=anchors.device) < lengths.unsqueeze(-1)
+        # A slot sees itself always: without any key it would be NaN, which a weight of zero does not silence.
+        itself = torch.eye(len(block), dtype=torch.bool, device=anchors.device)
+        own_block = own_block & (inside.flatten(1).unsqueeze(1) | itself)
     seen = torch.cat((before_anchor, own_block), dim=2)
     if layer_type == "sliding_attention" or causal:
         key = torch.cat((context.expand(batch, 1, -1), query.transpose(1, 2)), dim=2)
