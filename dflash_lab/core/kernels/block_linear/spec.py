@@ -131,9 +131,11 @@ SPEC = OpSpec(
         Case(1, 7, 576, 40, normed=True, before=16, gated=True),
         Case(1, 4, 32, 16, after=2, taps=1),
     ),
-    published=(
-        *(case for batch, slots in ((1, 8), (1, 16), (8, 8), (32, 8)) for case in _layers(batch, slots)),
-        *(case for batch, slots in ((1, 16), (32, 8)) for case in _large_layers(batch, slots)),
+    published=tuple(
+        case
+        for layers in (_layers, _large_layers)
+        for batch, slots in ((1, 8), (1, 16), (8, 8), (32, 8))
+        for case in layers(batch, slots)
     ),
     bytes=minimum_bytes,
     flops=flops,
