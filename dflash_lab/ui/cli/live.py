@@ -14,6 +14,7 @@ from dflash_lab.ui.cli.live_bench import bench
 from dflash_lab.ui.cli.live_compare import compare
 from dflash_lab.ui.cli.live_options import model_option, url_argument
 from dflash_lab.ui.cli.live_recipe import recipe
+from dflash_lab.ui.cli.live_serve import serve
 from dflash_lab.ui.cli.live_watch import watch
 from dflash_lab.ui.cli.output import Output, Result, story
 
@@ -63,5 +64,5 @@ def tables(out: Output, target: str | None) -> Result:
     return Result(document, "\n\n".join(published_text(table) for table in found))
 
 
-for _command in (bench, watch, compare, recipe):
+for _command in (bench, watch, compare, recipe, serve):
     live.add_command(_command)

@@ -120,7 +120,7 @@ class Engine:
         warm = generate(pair, trial)
         for _ in warm:  # the first tokens of a process are slow, and not a client's to pay for
             pass
-        self.block_size, self.num_candidates = warm.block_size, warm.num_candidates
+        self.block_size, self.num_candidates, self.warnings = warm.block_size, warm.num_candidates, warm.warnings
         self.counters = Counters(self.block_size)
 
     @property
