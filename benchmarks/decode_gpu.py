@@ -147,6 +147,7 @@ def batch(options: argparse.Namespace) -> dict[str, Any]:
     return {"block_size": BLOCK_SIZE, "dataset": options.dataset, "backends": dict(pair.backends), "rows": rows}
 
 
+@torch.inference_mode()
 def profile(options: argparse.Namespace) -> dict[str, Any]:
     """Device time of a captured step by kernel, with and without the drafter."""
     from torch.profiler import ProfilerActivity

@@ -165,7 +165,7 @@ class LeanTarget:
         # Query heads of a group stand one behind the other along the query axis: [B, H_kv, G * L, head_dim].
         queries = turning[:, :heads].reshape(batch, kv_heads, -1, self.head_dim)
         out = F.scaled_dot_product_attention(queries, cache[0, :, :, :end], cache[1, :, :, :end], mask)
-        out = out.view(batch, heads, length, self.head_dim).transpose(1, 2).reshape(batch, length, -1)
+        out = out.reshape(batch, heads, length, self.head_dim).transpose(1, 2).reshape(batch, length, -1)
         return layer.out(out)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:

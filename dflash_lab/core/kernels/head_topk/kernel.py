@@ -16,7 +16,7 @@ MAX_CANDIDATES = 64
 """Best keys that a program keeps in registers for each position."""
 VOCAB_TILE, MAX_POSITION_TILE = 128, 64
 """Logits of a tile: vocabulary rows by positions. Two tiles in flight fill a multiprocessor."""
-MERGE_TILE = 2048
+MERGE_TILE = 8192
 """Keys merged at a time."""
 NOTHING = tl.constexpr(-(1 << 63))
 """Smaller than the key of any logit."""
@@ -167,6 +167,7 @@ def head_topk(
     )  # fmt: skip
     launch(
         _merge_topk, (count,), keys, tops, sums, *found, splits,
-        M_TILE=min(MERGE_TILE, tile(splits * num_candidates, 2)), SPLITS_TILE=tile(splits), num_warps=4, **same,
+        M_TILE=min(MERGE_TILE, tile(splits * num_candidates, 2)), SPLITS_TILE=tile(splits),
+        num_warps=16 if splits * num_candidates > 2048 else 4, **same,
     )  # fmt: skip
     return found
