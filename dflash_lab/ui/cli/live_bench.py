@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from dflash_lab.ui.cli.output import INTERRUPTED, Output, Result, story
 if TYPE_CHECKING:
     from dflash_lab.core.data.prompts import PromptSet
     from dflash_lab.core.serve.endpoint import Endpoint
-    from dflash_lab.core.serve.plan import Selection
+    from dflash_lab.core.serve.measure import Task
     from dflash_lab.core.serve.records import LoadPlan, ServerInfo
     from dflash_lab.core.serve.report import RunReport
     from dflash_lab.core.serve.runfile import Run
@@ -75,18 +74,18 @@ def bench(
     with what is missing. DFLASH_LAB_API_KEY is sent as the server's key.
     """
     from dflash_lab.core.data.prompts import load_prompts
-    from dflash_lab.core.serve.plan import select
+    from dflash_lab.core.serve.measure import make_task
     from dflash_lab.core.serve.report import report
 
     if rate is not None and concurrency is not None:
         raise RequestError("--rate lets requests arrive, --concurrency keeps their number; give one of them")
     loads = [None] if rate is not None else _numbers(concurrency or "1")
     sets = [load_prompts(name.strip(), None, options["seed"]) for name in dataset.split(",")]
-    plans = []
-    for prompts in sets:
-        for at_a_time in loads:
-            plan = _plan(prompts, num_prompts, at_a_time, rate, options)
-            plans.append(_Task(prompts, plan, select(prompts.prompts, plan)))
+    plans = [
+        make_task(prompts, _plan(prompts, num_prompts, at_a_time, rate, options))
+        for prompts in sets
+        for at_a_time in loads
+    ]
     folder = folder or Path("live-runs") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     runs = asyncio.run(_measure(out, url, model, plans, folder, label))
     reports = [report(run) for run in runs]
@@ -98,15 +97,6 @@ def bench(
         out.warn(missed)
     document = documents[0] if len(documents) == 1 else {"runs": documents}
     return Result(document, _text(runs, reports), _exit_code(reports, len(plans), min_accept))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One run to be made."""
-
-    prompts: PromptSet
-    plan: LoadPlan
-    selection: Selection
 
 
 def _numbers(text: str) -> list[int]:
@@ -138,7 +128,7 @@ def _plan(
 
 
 async def _measure(
-    out: Output, url: str, model: str | None, tasks: Sequence[_Task], folder: Path, label: str | None
+    out: Output, url: str, model: str | None, tasks: Sequence[Task], folder: Path, label: str | None
 ) -> list[Run]:
     """Run the tasks one after another; the last one may have been interrupted or have lost its server."""
     from dflash_lab.core.serve.endpoint import KEY_VARIABLE, Endpoint
@@ -155,28 +145,20 @@ async def _measure(
     return runs
 
 
-async def _one(out: Output, endpoint: Endpoint, info: ServerInfo, task: _Task, folder: Path, label: str | None) -> Run:
+async def _one(out: Output, endpoint: Endpoint, info: ServerInfo, task: Task, folder: Path, label: str | None) -> Run:
     """Measure a task, or what is missing of it."""
-    from dflash_lab.core.serve.load import Load
-    from dflash_lab.core.serve.plan import check_same, make_header
-    from dflash_lab.core.serve.runfile import RunWriter, read_run
+    from dflash_lab.core.serve.measure import next_go, send
+    from dflash_lab.core.serve.runfile import read_run
 
-    plan, prompts = task.plan, task.prompts
-    header = make_header(plan, info, task.selection, prompts.source, prompts.available, label)
-    path = folder / f"{plan.name}.jsonl"
-    segment, missing = 0, list(range(plan.num_prompts))
-    if path.exists():
-        before = read_run(path)
-        check_same(before.header, header)
-        segment, missing = len(before.segments), before.missing
-        if not missing and before.status == "complete":
-            out.note(f"{path} is complete already; nothing is sent")
-            return before
-        out.note(f"{path} goes on: {len(missing)} of {plan.num_prompts} requests are missing")
-    with RunWriter(path, None if path.exists() else header) as writer, out.progress(plan.name, len(missing)) as advance:
-        load = Load(endpoint, header, task.selection, writer, segment, observe=lambda record: advance())
-        await load.run(missing)
-    return read_run(path)
+    path = folder / f"{task.plan.name}.jsonl"
+    go = next_go(task, info, path, label)
+    if go.complete:
+        out.note(f"{path} is complete already; nothing is sent")
+        return read_run(path)
+    if go.segment:
+        out.note(f"{path} goes on: {len(go.missing)} of {task.plan.num_prompts} requests are missing")
+    with out.progress(task.plan.name, len(go.missing)) as advance:
+        return await send(endpoint, task, go, observe=lambda record: advance())
 
 
 def _document(run: Run, numbers: RunReport) -> dict[str, Any]:
