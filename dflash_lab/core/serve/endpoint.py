@@ -195,7 +195,7 @@ async def _whole(response: httpx.Response, began: float) -> Answer:
     try:
         choice = body["choices"][0]
         message = choice["message"]
-        text, reasoning = message.get("content") or "", _reasoning(message)
+        text, reasoning = _text(message.get("content")), _reasoning(message)
     except (KeyError, IndexError, TypeError, AttributeError):
         raise RequestFailure("malformed", "the answer has no choices[0].message") from None
     return Answer(text, reasoning, _finish_reason(choice), body, elapsed)
@@ -232,19 +232,33 @@ def _take(parts: _Parts, event: str, now: float) -> None:
     if chunk.get("error"):
         raise RequestFailure("error", _error_text(chunk["error"]))
     parts.body |= {name: chunk[name] for name in _CLOSING if chunk.get(name) is not None}
-    for choice in (chunk.get("choices") or ())[:1]:  # closing chunks have none
-        delta = choice.get("delta") or {}
-        text, reasoning = delta.get("content") or "", _reasoning(delta)
-        if text or reasoning:
-            parts.text.append(text)
-            parts.reasoning.append(reasoning)
-            parts.chunk_s.append(now)
-        parts.finish_reason = _finish_reason(choice) or parts.finish_reason
+    try:
+        for choice in (chunk.get("choices") or ())[:1]:  # closing chunks have none
+            _take_choice(parts, choice, now)
+    except (AttributeError, TypeError):
+        raise RequestFailure("malformed", f"expected a choice with a delta, got {event[:60]!r}") from None
+
+
+def _take_choice(parts: _Parts, choice: Mapping[str, Any], now: float) -> None:
+    delta = choice.get("delta") or {}
+    text, reasoning = _text(delta.get("content")), _reasoning(delta)
+    if text or reasoning:
+        parts.text.append(text)
+        parts.reasoning.append(reasoning)
+        parts.chunk_s.append(now)
+    parts.finish_reason = _finish_reason(choice) or parts.finish_reason
 
 
 def _reasoning(message: Mapping[str, Any]) -> str:
     """SGLang and vLLM have different names for it."""
-    return message.get("reasoning_content") or message.get("reasoning") or ""
+    return _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
+
+
+def _text(value: Any) -> str:
+    """A text, empty if there is none. Raises TypeError for anything else."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return value or ""
 
 
 def _finish_reason(choice: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,6 +26,8 @@ class Request:
     """By lower-case name."""
     body: Mapping[str, Any]
     """Its JSON; empty if it had none."""
+    arrived_s: float
+    """When its connection was made, by `time.perf_counter`."""
 
 
 class Reply:
@@ -115,9 +118,7 @@ class HttpServer:
         assert task is not None
         self._connections.add(task)
         try:
-            request = await _read(reader)
-            if request is not None:
-                await self.handle(request, Reply(writer))
+            await self.handle(await _read(reader), Reply(writer))
         except asyncio.CancelledError:
             writer.transport.abort()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -135,10 +136,11 @@ def _head(status: int, kind: str, length: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def _read(reader: asyncio.StreamReader) -> Request | None:
+async def _read(reader: asyncio.StreamReader) -> Request:
+    arrived = time.perf_counter()
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.strip().split("\r\n")
     method, path, _ = first.split(" ", 2)
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     data = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, json.loads(data) if data else {})
+    return Request(method, path, headers, json.loads(data) if data else {}, arrived)

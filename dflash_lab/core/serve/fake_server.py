@@ -45,7 +45,7 @@ class FakeServer(HttpServer):
         elif path == "/v1/models":
             await reply.json(sglang_bodies.models(model.name, model.backend, 0, model.max_model_len))
         elif path == "/v1/chat/completions":
-            await self._chat(request.body, reply)
+            await self._chat(request, reply)
         elif path == "/tokenize" and model.tokenizer:
             await reply.json({"count": len(str(request.body["prompt"]).split())})
         else:
@@ -55,8 +55,8 @@ class FakeServer(HttpServer):
             else:
                 await (reply.text(page) if isinstance(page, str) else reply.json(page))
 
-    async def _chat(self, body: Mapping[str, Any], reply: Reply) -> None:
-        model, arrival = self.model, time.perf_counter()
+    async def _chat(self, request: Request, reply: Reply) -> None:
+        model, body = self.model, request.body
         if body["model"] != model.name:
             await reply.json(sglang_bodies.error(f"The model `{body['model']}` does not exist.", 404), 404)
             return
@@ -71,16 +71,15 @@ class FakeServer(HttpServer):
                 prompt = str(body["messages"][-1]["content"])
                 kind = model.failures.get(prompt)
                 if kind in (None, "aborted", "empty"):
-                    await self._answer(body, prompt, kind, reply, arrival)
+                    await self._answer(request, prompt, kind, reply)
                 else:
                     await self._fail(kind, body, prompt, reply)
             finally:
                 self._running -= 1
 
-    async def _answer(
-        self, body: Mapping[str, Any], prompt: str, kind: str | None, reply: Reply, arrival: float
-    ) -> None:
+    async def _answer(self, request: Request, prompt: str, kind: str | None, reply: Reply) -> None:
         """Write the answer in the time that it takes, and note it."""
+        body = request.body
         model = self.model
         decoded = decode(
             dataclasses.replace(model, output_tokens=0) if kind == "empty" else model, prompt, body["max_tokens"]
@@ -91,18 +90,20 @@ class FakeServer(HttpServer):
         answer = self._finished(body, prompt, kind, decoded, pieces)
         if not body.get("stream"):
             await _until(due[-1])
-            self._note(answer, arrival)
+            self._note(answer, request)
             await reply.json(self._voice.whole(answer))
+            self._note_end(request)
             return
         await reply.begin_events()
         for moment, first, end in chunks(decoded.commits, due, model.tokens_per_chunk):
             await _until(moment)
             await self._send_text(pieces, first, end, reply)
-        self._note(answer, arrival)
+        self._note(answer, request)
         for event in self._voice.closing(answer):
             await reply.event(event)
         await reply.event("[DONE]")
         await reply.end_events()
+        self._note_end(request)
 
     async def _send_text(self, pieces: list[str], first: int, end: int, reply: Reply) -> None:
         """The tokens from `first` to before `end`, reasoning and text apart."""
@@ -127,14 +128,20 @@ class FakeServer(HttpServer):
             asked=body,
         )
 
-    def _note(self, answer: Finished, arrival: float) -> None:
+    def _note(self, answer: Finished, request: Request) -> None:
         """Count an answer when its last token is there, as SGLang does."""
         ledger = self.ledger
-        ledger.spans.append((arrival, time.perf_counter(), answer.completion_tokens))
+        ledger.spans.append((request.arrived_s, time.perf_counter(), answer.completion_tokens))
         ledger.prompt_tokens += answer.prompt_tokens
         ledger.cached_tokens += answer.cached_tokens
         if ledger.histogram:
             ledger.histogram = [a + b for a, b in zip(ledger.histogram, answer.histogram, strict=True)]
+
+    def _note_end(self, request: Request) -> None:
+        """Put off the end of an answer until it is written."""
+        spans = self.ledger.spans
+        index = next(i for i, span in enumerate(spans) if span[0] == request.arrived_s)
+        spans[index] = (request.arrived_s, time.perf_counter(), spans[index][2])
 
     async def _fail(self, kind: str, body: Mapping[str, Any], prompt: str, reply: Reply) -> None:
         """Meet a request with a failure of this kind."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dflash_lab.core.errors import DataError, RunError, ServerError
 from dflash_lab.core.provenance import provenance
+from dflash_lab.core.serve.recipes import pair_of
 from dflash_lab.core.serve.records import LoadPlan, RunHeader, ServerInfo
 
 WARMUP_TOKENS = 64
@@ -180,6 +181,11 @@ def _warnings(plan: LoadPlan, info: ServerInfo, selection: Selection, repetition
         found.append(
             f"the prompts repeat themselves ({repetition:.0%} of their 4-grams): acceptance on filler is no guide"
         )
+    pair = pair_of(info)
+    thinks = None if plan.reasoning is None else plan.reasoning != "off"
+    if pair is not None and None not in (pair.thinking, thinks) and pair.thinking != thinks:
+        made = "reasoning answers" if pair.thinking else "answers without reasoning"
+        found.append(f"--reasoning {plan.reasoning}, but the drafter was made for {made}: acceptance will be lower")
     if not plan.num_warmup:
         found.append("no warm-up: the first answers of a server are slow")
     return found

@@ -14,6 +14,7 @@ from typing import Any
 
 from dflash_lab.core.errors import ConfigError
 from dflash_lab.core.serve.drafters import read_drafter
+from dflash_lab.core.serve.records import ServerInfo
 
 ENGINES = ("sglang", "vllm")
 METHODS = ("autoregressive", "mtp", "dflash2")
@@ -183,10 +184,17 @@ def pair_named(name: str) -> Pair:
     return PAIRS[name]
 
 
-def pair_of_drafter(drafter: str | None) -> Pair | None:
-    """The pair whose drafter has this hub id, known by its last part; None if there is none."""
-    name = (drafter or "").rstrip("/").rsplit("/", 1)[-1].lower()
-    return next((pair for pair in PAIRS.values() if pair.drafter.rsplit("/", 1)[-1].lower() == name), None)
+def pair_of(info: ServerInfo) -> Pair | None:
+    """The pair that a server runs, by the last part of its drafter's name; the bundled one by its target's."""
+    names = {_last_part(info.drafter)} if info.speculation else set()
+    for pair in PAIRS.values():
+        if _last_part(pair.drafter) in names or (names and pair.target == (info.target or info.model)):
+            return pair
+    return None
+
+
+def _last_part(name: str | None) -> str:
+    return (name or "").rstrip("/").rsplit("/", 1)[-1].lower()
 
 
 def placed(pair: Pair, target: str, drafter: str) -> Pair:
