@@ -22,6 +22,9 @@ POINTERS = {
     torch.int32: "*i32",
 }
 
+TOUCHES = ("ld.global", "st.global", "cp.async", "atom.global", "atom.acq_rel")
+"""Instructions that read or write the device's memory."""
+
 
 def compile_launch(kernel, grid, *args, **meta):
     """Stands in for `launch`: compiles what would have been launched."""
@@ -41,7 +44,10 @@ def compile_launch(kernel, grid, *args, **meta):
     source = ASTSource(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     found = {"kernel": kernel.fn.__name__, "grid": grid, "shared": compiled.metadata.shared}
-    print(json.dumps(found | {"bytes": len(compiled.asm["cubin"])}))
+    # With an overlapping launch, no memory that changes may be touched before the wait.
+    waits, *touches = (compiled.asm["ptx"].find(word) for word in ("griddepcontrol.wait", *TOUCHES))
+    waits_first = waits > 0 and all(place < 0 or place > waits for place in touches)
+    print(json.dumps(found | {"bytes": len(compiled.asm["cubin"]), "waits_first": waits_first}))
 
 
 def main(names):

@@ -228,3 +228,4 @@ def test_the_compiler_takes_every_kernel_for_an_h200(name, tmp_path):
     for found in launches:
         assert found["bytes"] > 0
         assert found["shared"] <= 227 << 10, found
+        assert found["waits_first"], found
