@@ -265,6 +265,13 @@ class RequestRecord:
         return self.sent_at_s + self.duration_s
 
     @property
+    def undrafted_tokens(self) -> int:
+        """Tokens, at least, from steps without a draft (n-gram methods have such), which vLLM leaves out of its steps."""
+        if self.stats is None or self.stats.names != "vllm" or None in (self.stats.num_steps, self.stats.num_accepted):
+            return 0
+        return max(0, (self.completion_tokens or 0) - 1 - self.stats.num_accepted - self.stats.num_steps)
+
+    @property
     def first_token_s(self) -> float | None:
         """From sending to the first chunk with text, as this side saw it."""
         return self.chunk_s[0] if self.chunk_s else None

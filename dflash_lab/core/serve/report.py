@@ -262,7 +262,9 @@ def _lengths(told: Sequence[RequestRecord], acceptance: Acceptance | None, count
 
 
 def zlab_length(records: Sequence[RequestRecord]) -> float | None:
-    """Mean over requests of completion tokens / steps."""
+    """Mean over requests of completion tokens / steps; None if there are steps that the server has not counted."""
+    if any(record.undrafted_tokens for record in records):
+        return None
     values = [length for record in records if (length := tokens_per_step(record)) is not None]
     return statistics.fmean(values) if values else None
 

@@ -102,6 +102,11 @@ def _about_statistics(run: Run, good: Sequence[RequestRecord]) -> list[str]:
             f"short answers, a median of {statistics.median(steps):g} steps: tokens / steps counts the first token too "
             "and reads up to 1 / steps high"
         )
+    if undrafted := sum(record.undrafted_tokens for record in good):
+        found.append(
+            f"{undrafted} tokens came from steps without a draft, which the server does not count: its acceptance "
+            "length is that of the other steps, and tokens / steps is not given"
+        )
     longer = [record for record in good if (record.completion_tokens or 0) > 1]
     if stats and len(stats) < len(longer):
         found.append(f"{len(longer) - len(stats)} of {len(longer)} answers carried no verification statistics")
