@@ -266,7 +266,7 @@ class RequestRecord:
 
     @property
     def undrafted_tokens(self) -> int:
-        """Tokens, at least, from steps without a draft (n-gram methods have such), which vLLM leaves out of its steps."""
+        """Tokens, at least, from steps without a draft, as n-gram methods have: vLLM does not count such steps."""
         if self.stats is None or self.stats.names != "vllm" or None in (self.stats.num_steps, self.stats.num_accepted):
             return 0
         return max(0, (self.completion_tokens or 0) - 1 - self.stats.num_accepted - self.stats.num_steps)
