@@ -18,11 +18,8 @@ from dflash_lab.ui.cli.live_options import DEFAULT_URL, model_option
 from dflash_lab.ui.cli.output import Output, Result, story
 
 if TYPE_CHECKING:
-    from dflash_lab.core.serve.records import ServerInfo, Snapshot
+    from dflash_lab.core.serve.records import Snapshot
     from dflash_lab.core.serve.runfile import Run
-
-KEPT = 600
-"""Snapshots kept of a server that is watched for long."""
 
 Show = Callable[[str, str], None]
 """Takes a whole picture and the same in one line."""
@@ -82,6 +79,7 @@ async def _look_at_server(
     """Fill `snapshots` until there are enough; `told` is what the server says of itself. Raises ServerError."""
     from dflash_lab.core.serve.endpoint import KEY_VARIABLE, Endpoint
     from dflash_lab.core.serve.probe import probe, read_snapshot
+    from dflash_lab.core.serve.watch import KEPT, nothing_to_watch
     from dflash_lab.ui.view.live_frame import frame
 
     async with Endpoint(url, os.environ.get(KEY_VARIABLE)) as endpoint:
@@ -99,7 +97,7 @@ async def _look_at_server(
                 notes.append(str(error))
             else:
                 if snapshot is None:
-                    raise ServerError(_nothing_to_watch(info))
+                    raise ServerError(nothing_to_watch(info))
                 snapshots.append(snapshot)
                 del snapshots[:-KEPT]
             state = _state(snapshots)
@@ -156,10 +154,3 @@ def _line(state: dict[str, Any], notes: list[str]) -> str:
         value = next((value for value in reversed(series[key]) if value is not None), None)
         parts.append(f"{name} {'–' if value is None else f'{value:.2f}' if isinstance(value, float) else value}")
     return "  ".join([*parts, *notes])
-
-
-def _nothing_to_watch(info: ServerInfo) -> str:
-    return (
-        f"{info.url} publishes no counters to watch; start SGLang with --enable-metrics, vLLM without "
-        "--disable-log-stats, or watch the file of a run"
-    )

@@ -12,8 +12,8 @@ from typing import Any
 
 from dflash_lab.core.acceptance import Acceptance, from_histograms
 from dflash_lab.core.serve.metrics import Interval, between
-from dflash_lab.core.serve.published import DATASET_LABELS, tables_of
-from dflash_lab.core.serve.records import CONVENTIONS, RequestRecord, ServerInfo, Snapshot
+from dflash_lab.core.serve.published import DATASET_LABELS, differences, same_hardware, tables_of
+from dflash_lab.core.serve.records import CONVENTIONS, LoadPlan, RequestRecord, ServerInfo, Snapshot
 from dflash_lab.core.serve.report import RunReport
 from dflash_lab.core.serve.runfile import Run
 from dflash_lab.core.serve.stats import SOURCES, pooled
@@ -25,13 +25,13 @@ MAX_BINS = 240
 """Most points of a throughput series of our own load."""
 
 
-def server_series(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
-    """The server's own counters over time.
+def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None) -> dict[str, Any]:
+    """The server's own counters over time, from `start_s` (Unix seconds) or from the first snapshot.
 
     `t_s` belongs to `running`, `waiting`, `in_flight` and `kv_cache_usage`; `interval_t_s`, the ends of the intervals
     between snapshots, to `tok_s` and `acceptance_length`. `convention` says what the latter is.
     """
-    start = snapshots[0].at_s if snapshots else 0.0
+    start = start_s if start_s is not None else snapshots[0].at_s if snapshots else 0.0
     intervals = [between(a, b) for a, b in itertools.pairwise(snapshots)]
     lengths = [interval_length(interval) for interval in intervals]
     return {
@@ -118,6 +118,27 @@ def watched_acceptance(snapshots: Sequence[Snapshot]) -> Acceptance | None:
     return from_histograms({stats.drafts_per_step: padded})
 
 
+def watched_numbers(snapshots: Sequence[Snapshot], speculation: bool | None) -> list[dict[str, Any]]:
+    """The main numbers of a server that is watched, by its own counters; None where there is no counter."""
+    last = snapshots[-1] if snapshots else None
+    now, whole = (between(snapshots[i], snapshots[-1]) if len(snapshots) > 1 else None for i in (-2, 0))
+    length, convention = interval_length(whole) if whole else (None, None)
+    meaning = CONVENTIONS.get(convention or "", "not reported by its counters")
+    stats = whole.stats if whole else None
+    known = stats is not None and stats.num_accepted is not None and stats.num_proposed
+    rate = stats.num_accepted / stats.num_proposed if known else None
+    found = [
+        _number("throughput now", now and now.tok_s, "tok/s", "by its counters, between the last two looks"),
+        _number("throughput", whole and whole.tok_s, "tok/s", "by its counters, since the watch began"),
+        _number("acceptance length", length, "", f"{meaning}; since the watch began"),
+        _number("acceptance rate", rate, "", "accepted / proposed; falls as the block grows"),
+        _number("running", last and last.running, "", "requests that are being decoded"),
+        _number("waiting", last and last.waiting, "", "requests in its queue"),
+        _number("cache in use", last and last.kv_cache_usage, "", "share of its key-value cache"),
+    ]
+    return [item for item in found if speculation is not False or not item["name"].startswith("acceptance")]
+
+
 def numbers(report: RunReport) -> list[dict[str, Any]]:
     """The main numbers of a run for a page or a terminal: name, value, unit, and what it means."""
     source = SOURCES.get(report.acceptance_from or "", "not reported by the server")
@@ -136,10 +157,11 @@ def numbers(report: RunReport) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def published_beside(info: ServerInfo, dataset: str, load: str) -> list[dict[str, Any]]:
+def published_beside(info: ServerInfo, dataset: str, load: str, plan: LoadPlan | None = None) -> list[dict[str, Any]]:
     """What is published of this target: one entry for each table, with source and hardware; empty if nothing is.
 
     `acceptance_length` and `throughput_tok_s` map methods to the value of this data set and load, if there is one.
+    `differs` says how what is measured was made unlike it; a load that is not ours (no `plan`) is not known.
     """
     name = DATASET_LABELS.get(dataset, dataset)
     found = []
@@ -149,6 +171,8 @@ def published_beside(info: ServerInfo, dataset: str, load: str) -> list[dict[str
             {
                 "id": table.id,
                 "hardware": table.hardware,
+                "same_hardware": same_hardware(table, info),
+                "differs": list(differences(table, info, plan)) if plan else ["its load and sampling are not known"],
                 "source": table.source,
                 "confidence": table.confidence,
                 "settings": settings_line(table.block_size, table.sampling),

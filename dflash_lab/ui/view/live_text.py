@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_lab.core.serve.compare import Cell, Comparison, Estimate
+from dflash_lab.core.serve.compare import Cell, Comparison
 from dflash_lab.core.serve.published import DATASET_LABELS, PublishedTable
 from dflash_lab.core.serve.records import ServerInfo
 from dflash_lab.core.serve.report import Group, RunReport, Spread
@@ -12,6 +12,7 @@ from dflash_lab.core.serve.stats import SOURCES
 from dflash_lab.core.serve.texts import VERDICTS, TextVerdict
 from dflash_lab.core.serve.verdicts import SPECULATION
 from dflash_lab.ui.view.live import POSITIONS, numbers, settings_line
+from dflash_lab.ui.view.live_tables import acceptance_load, estimate_text, load_words
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -119,14 +120,16 @@ def published_text(published: PublishedTable) -> str:
 
 def _acceptance_table(cells: Sequence[Cell], labels: Sequence[str]) -> list[str]:
     """Acceptance at the lowest load measured, as the card gives it at concurrency 1."""
-    speculative = [cell for cell in cells if cell.acceptance is not None]
-    if not speculative:
+    load = acceptance_load(cells)
+    if load is None:
         return ["", "acceptance length: no run reports any"]
-    load = min((cell.load for cell in speculative), key=lambda text: (not text.isdigit(), text.zfill(6)))
-    at_load = {(cell.dataset, cell.label): cell for cell in speculative if cell.load == load}
+    at_load = {(cell.dataset, cell.label): cell for cell in cells if cell.load == load and cell.acceptance is not None}
     shown = [label for label in labels if any(key[1] == label for key in at_load)]
     rows = [
-        [dataset, *(_estimate(cell.acceptance) if (cell := at_load.get((dataset, label))) else "–" for label in shown)]
+        [
+            dataset,
+            *(estimate_text(cell.acceptance) if (cell := at_load.get((dataset, label))) else "–" for label in shown),
+        ]
         for dataset in dict.fromkeys(key[0] for key in at_load)
     ]
     title = f"acceptance length at load {load}: mean of requests of completion tokens / steps, 95 % interval"
@@ -140,8 +143,7 @@ def _throughput_table(cells: Sequence[Cell], labels: Sequence[str], load: str) -
         [dataset, *(_throughput(by_key.get((dataset, label))) for label in shown)]
         for dataset in dict.fromkeys(cell.dataset for cell in cells)
     ]
-    what = f"concurrency {load}" if load.isdigit() else f"{load} arriving"
-    title = f"tok/s at {what} (times autoregressive, 95 % interval)"
+    title = f"tok/s at {load_words(load)} (times autoregressive, 95 % interval)"
     lines = ["", title, *table([["", *shown], *rows])]
     for cell in cells:
         if cell.of_published is not None:
@@ -155,7 +157,7 @@ def _throughput(cell: Cell | None) -> str:
     if cell is None or cell.report.throughput_tok_s is None:
         return "–"
     text = f"{cell.report.throughput_tok_s:,.1f}"
-    return text if cell.speedup is None else f"{text} ({_estimate(cell.speedup, '×')})"
+    return text if cell.speedup is None else f"{text} ({estimate_text(cell.speedup, '×')})"
 
 
 def _texts(dataset: str, verdict: TextVerdict) -> list[str]:
@@ -212,13 +214,6 @@ def _with_speedups(values: Sequence[float | None]) -> list[str]:
         "–" if value is None else f"{value:,.1f}" + (f" ({value / first:.2f}×)" if i and first else "")
         for i, value in enumerate(values)
     ]
-
-
-def _estimate(estimate: Estimate | None, unit: str = "") -> str:
-    if estimate is None:
-        return "–"
-    interval = "" if estimate.low is None else f" {estimate.low:.2f}..{estimate.high:.2f}"
-    return f"{estimate.value:.2f}{unit}{interval}"
 
 
 def _two(value: float | None) -> str:
