@@ -24,14 +24,14 @@ OPS = (
 def choose_backend(name: str, loop: str) -> str:
     """The backend for a request of `auto`, `reference` or `triton` in a `loop`; never another than asked for.
 
-    Triton kernels run in the captured loop (`graph`), where nothing but the GPU's own time is left to save.
+    `auto` is Triton where it is installed and can run. Triton kernels run in the captured loop (`graph`), where nothing but the GPU's own time is left to save.
     """
     if name not in BACKENDS:
         raise BackendError(f"kernels must be one of {', '.join(BACKENDS)}, got {name!r}")
-    if name == "reference" or (name == "auto" and loop == "eager"):
-        return "reference"
-    from dflash_lab.core.kernels.launch import require_triton
+    from dflash_lab.core.kernels.launch import has_triton, require_triton
 
+    if name == "reference" or (name == "auto" and (loop == "eager" or not has_triton())):
+        return "reference"
     require_triton()
     if loop == "eager":
         raise BackendError(

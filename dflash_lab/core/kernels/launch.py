@@ -25,9 +25,17 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 INTS = (torch.int64,)
 
 
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ValueError:  # it was made impossible to import
+        return False
+
+
 def require_triton() -> None:
     """Raise BackendError, in one line, if Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
+    if not has_triton():
         raise BackendError(
             "Triton kernels were asked for and triton is not installed: pip install 'dflash-lab[triton]' (Linux), "
             "or use --kernels reference"

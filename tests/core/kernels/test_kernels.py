@@ -170,9 +170,11 @@ def test_a_name_that_does_not_exist():
         load_spec("walk")
 
 
-def test_triton_in_the_decoding_loop_is_still_refused():
-    with pytest.raises(BackendError, match="no Triton kernels in its decoding loop: use --kernels reference"):
-        choose_backend("triton")
+def test_triton_kernels_run_in_the_captured_loop():
+    assert choose_backend("auto", "eager") == choose_backend("reference", "graph") == "reference"
+    assert choose_backend("auto", "graph") == choose_backend("triton", "graph") == "triton"
+    with pytest.raises(BackendError, match="Triton kernels run in the captured loop.*use --kernels reference"):
+        choose_backend("triton", "eager")
 
 
 WITHOUT_TRITON = """
@@ -182,9 +184,9 @@ import dflash_lab, dflash_lab.core.generate
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.kernels import choose_backend
 from dflash_lab.ui.cli.main import main
-assert choose_backend("auto") == "reference"
+assert choose_backend("auto", "eager") == choose_backend("auto", "graph") == "reference"
 try:
-    choose_backend("triton")
+    choose_backend("triton", "graph")
 except BackendError as error:
     print(error)
 main(["kernels", sys.argv[1]])
