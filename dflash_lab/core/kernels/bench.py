@@ -52,7 +52,9 @@ class Timing:
     torch_us: float | None = None
     """The reference, operation by operation."""
     compiled_us: float | None = None
-    """The reference under torch.compile."""
+    """The reference under torch.compile; None where that fails."""
+    not_compiled: str | None = None
+    """Why torch.compile fails, in its words."""
     other_us: float | None = None
     """For edge_walk: compiled edge scores, then a Triton walk."""
 
@@ -111,6 +113,7 @@ def bench_case(spec: OpSpec, case: Any, device: torch.device, ceilings: Ceilings
         from dflash_lab.core.kernels.edge_walk.baseline import compiled_edges_then_walk
 
         other = time_us(compiled_edges_then_walk(), sets)
+    compiled, why = _compiled_us(spec, sets)
     return Timing(
         op=spec.name,
         case=describe(case),
@@ -118,9 +121,19 @@ def bench_case(spec: OpSpec, case: Any, device: torch.device, ceilings: Ceilings
         floor_us=floor,
         kernel_us=time_us(kernel, sets, **counters),
         torch_us=time_us(spec.reference, sets),
-        compiled_us=time_us(torch.compile(spec.reference, dynamic=False), sets),
+        compiled_us=compiled,
+        not_compiled=why,
         other_us=other,
     )
+
+
+def _compiled_us(spec: OpSpec, sets: Sequence[dict[str, Any]]) -> tuple[float | None, str | None]:
+    """The time of the compiled reference, or why there is none."""
+    try:
+        return time_us(torch.compile(spec.reference, dynamic=False), sets), None
+    except torch._dynamo.exc.TorchDynamoException as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return None, lines[0][:200]
 
 
 def _argument_sets(spec: OpSpec, case: Any, device: torch.device) -> list[dict[str, Any]]:

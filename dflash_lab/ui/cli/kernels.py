@@ -181,9 +181,10 @@ def _timings_text(timings: Sequence[Timing], ceilings: Ceilings) -> str:
             lines.append(f"no time, its check failed: {name}")
             continue
         other = "" if timing.other_us is None else f"{timing.other_us:.2f}"
+        compiled = "fails" if timing.compiled_us is None else f"{timing.compiled_us:.2f}"
         lines.append(
             f"{timing.kernel_us:9.2f} {timing.floor_us:9.2f} {timing.floor_us / timing.kernel_us:6.0%} "
-            f"{timing.torch_us:9.2f} {timing.compiled_us:9.2f} {other:>9}  {name}"
+            f"{timing.torch_us:9.2f} {compiled:>9} {other:>9}  {name}"
         )
     if any(timing.other_us is not None for timing in timings):
         lines.append("other: compiled edge scores, then a Triton walk")
