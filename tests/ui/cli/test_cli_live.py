@@ -45,7 +45,8 @@ def test_probe_says_who_answers(command, server):
     assert "1x NVIDIA GB300 (server's word)" in text
 
 
-def test_bench_gives_the_promised_keys_and_a_file(command, server, prompts, tmp_path):
+def test_bench_gives_the_promised_keys_and_a_file(command, server, prompts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs"
     done = command("live", "bench", server.url, "--dataset", prompts, "--num-prompts", 8, "--out", folder, "--json")
     assert done.code == 0, done.err
@@ -68,6 +69,7 @@ def test_bench_gives_the_promised_keys_and_a_file(command, server, prompts, tmp_
     assert "1 + accepted / steps" in text
     assert "published on 1x NVIDIA GB300" in text
     assert "until the first text arrives here" in text
+    assert len(list(tmp_path.glob("live-runs/*/toy-c1.jsonl"))) == 1, "a folder of its own unless told otherwise"
 
 
 def test_several_sets_and_loads_are_a_folder_of_runs(command, server, prompts, tmp_path):
