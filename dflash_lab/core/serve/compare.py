@@ -6,6 +6,7 @@ Published numbers stand beside them with their hardware; a ratio to one needs th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from dflash_lab.core.serve.records import RequestRecord
 from dflash_lab.core.serve.report import RunReport, report, tokens_per_step
 from dflash_lab.core.serve.runfile import Run
 from dflash_lab.core.serve.texts import TextVerdict, compare_texts
+
+METHODS = (BASELINE, "MTP", "EAGLE-3", "DSpark", "DFlash", "DFlash 2")
+"""Columns of a table, in their order."""
 
 RESAMPLES = 1000
 """Bootstrap samples behind an interval."""
@@ -95,7 +99,7 @@ def tabulate(runs: Sequence[Run]) -> Comparison:
     reports = {key: report(run) for key, run in cells.items()}
     tables = tables_of(first.target or first.model)
     made = []
-    for key, run in cells.items():
+    for key, run in sorted(cells.items(), key=lambda item: _order(*item[0])):
         base = next((other for k, other in cells.items() if k[:2] == key[:2] and _is_baseline(other)), None)
         made.append(_cell(key, run, reports[key], None if base is run else base, tables))
     by_dataset = {name: [run for run in runs if _dataset(run) == name] for name, _, _ in cells}
@@ -265,6 +269,17 @@ def _published(
         if value is not None:
             return table, value
     return None, None
+
+
+def _order(dataset: str, load: str, label: str) -> tuple[int, float, int]:
+    """The card's order of rows, tables and columns; one's own names after them, as they come."""
+    datasets = list(DATASET_LABELS.values())
+    at_a_time = float(load) if load.isdigit() else math.inf
+    return (
+        datasets.index(dataset) if dataset in datasets else len(datasets),
+        at_a_time,
+        METHODS.index(label) if label in METHODS else len(METHODS),
+    )
 
 
 def _is_baseline(run: Run) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dflash_lab.core.data.prompts import PromptSet
     from dflash_lab.core.serve.endpoint import Endpoint
     from dflash_lab.core.serve.measure import Task
-    from dflash_lab.core.serve.records import LoadPlan, ServerInfo
+    from dflash_lab.core.serve.records import LoadPlan, RunHeader, ServerInfo
     from dflash_lab.core.serve.report import RunReport
     from dflash_lab.core.serve.runfile import Run
 
@@ -169,6 +169,7 @@ def _document(run: Run, numbers: RunReport) -> dict[str, Any]:
         "server": dataclasses.asdict(header.server),
         "plan": dataclasses.asdict(header.plan),
         "sampling_sent": dict(header.body),
+        "sampling_text": _sampling(header),
         "prompts": {"source": header.source, "available": header.available, "ids": header.prompt_ids,
                     "repeated": header.repeated, "repetition": header.prompt_repetition},
         "provenance": header.provenance,
@@ -187,9 +188,20 @@ def _text(runs: Sequence[Run], reports: Sequence[RunReport]) -> str:
             told = {"acceptance length": item["acceptance_length"], "tok/s": item["throughput_tok_s"]}
             words = [f"{unit}: " + ", ".join(f"{m} {v:,}" for m, v in by.items()) for unit, by in told.items() if by]
             lines.append(f"published on {item['hardware']}, {item['source']}: {'; '.join(words) or 'no numbers found'}")
-        lines.append(f"written to {run.path}")
+        lines += [_sampling(run.header), f"written to {run.path}"]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _sampling(header: RunHeader) -> str:
+    """What decided how tokens were drawn: what was sent, and where the server takes the rest from."""
+    names = ("temperature", "top_p", "top_k", "max_tokens", "chat_template_kwargs")
+    sent = ", ".join(f"{name} {header.body[name]}" for name in names if name in header.body)
+    settings = header.server.settings
+    rest = settings.get("sampling_defaults") or settings.get("model.generation_config") or "not told"
+    if rest in ("model", "auto"):
+        rest = "the model's generation_config.json"
+    return f"sampling sent: {sent}; penalties and the like are the server's defaults ({rest})"
 
 
 def _too_low(reports: Sequence[RunReport], least: float | None) -> list[str]:

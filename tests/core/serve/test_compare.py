@@ -58,7 +58,7 @@ def test_cells_are_by_data_set_and_load():
         run(slow(), OFF, "c.jsonl", concurrency=8),
         run(fast(), name="d.jsonl", concurrency=8),
         run(fast(prompt_id="mbpp/1"), name="e.jsonl", dataset="mbpp"),
-    ]
+    ][::-1]
     found = compare(runs)
     assert [(cell.dataset, cell.load, cell.label) for cell in found.cells] == [
         ("GSM8K", "1", "Autoregressive"),
