@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ async def _look_at_server(
                 del snapshots[:-KEPT]
             state = _state(snapshots)
             title = f"{info.method} · {info.model} · {info.hardware or 'hardware not told'} · {info.url}"
-            show(frame(title, state["series"], state["positions"], notes), _line(state, notes))
+            show(frame(title, state["series"], state["positions"], notes, _width()), _line(state, notes))
 
 
 def _watch_run(path: Path, interval_s: float, samples: int | None, show: Show) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def _watch_run(path: Path, interval_s: float, samples: int | None, show: Show) -
             looks += 1
             state = _run_state(reader.run)
             title = f"{reader.run.header.label} · {reader.run.header.plan.name} · {reader.run.status}"
-            show(frame(title, state["series"], state["positions"], []), _line(state, []))
+            show(frame(title, state["series"], state["positions"], [], _width()), _line(state, []))
             if reader.run.status != "running" or (samples is not None and looks >= samples):
                 break
             time.sleep(interval_s)
@@ -143,6 +144,10 @@ def _run_state(run: Run) -> dict[str, Any]:
         "failures": load["failures"],
     }
     return {"series": series, "positions": position_chart(run_acceptance(run)), "requests": len(run.requests)}
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _line(state: dict[str, Any], notes: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,9 @@ def frame(
         if any(value is not None for value in values):
             lines.append(f"{name:<17} {_last(values):>10}  {spark(values, max(10, width - 31))}")
     if series.get("convention"):
-        lines.append(f"{'':<17} {'':>10}  acceptance length is {series['convention']}")
+        indent = " " * 30
+        text = f"acceptance length is {series['convention']}"
+        lines += textwrap.wrap(text, max(40, width), initial_indent=indent, subsequent_indent=indent)
     lines += ["", *_bars(positions)]
     return "\n".join([*lines, *notes])
 
