@@ -33,7 +33,7 @@ def test_a_frame_draws_what_there_is():
     assert "20.50" in lines[2]
     assert "3.25" in lines[3]
     assert not any(line.startswith("waiting") for line in lines), "a series that is not reported is not drawn"
-    assert "acceptance length is 1 + accepted / steps" in text
+    assert "acceptance length is 1 + accepted / steps" in " ".join(text.split())
     assert "steps by accepted drafts, 100 steps" in text
     bars = [len(line) - len(line.replace("█", "")) for line in lines if line.endswith("%")]
     assert bars == [8, 8, 15, 22, 15], "the histogram's 25, 25 and 50 %, survival's 75 and 50 % of 30 cells"
