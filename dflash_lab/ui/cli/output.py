@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from dflash_lab.core.errors import RequestError
+from dflash_lab.ui.view.text import printable
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped; what was finished is kept."""
@@ -122,8 +123,8 @@ def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def one_line(text: object) -> str:
-    """The text of an error or a warning with its line breaks and runs of blanks as single blanks."""
-    return " ".join(str(text).split())
+    """The text of an error or a warning, line breaks and runs of blanks as single blanks, safe in a terminal."""
+    return printable(" ".join(str(text).split()))
 
 
 def _plain(value: Any) -> Any:

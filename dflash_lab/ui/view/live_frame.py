@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dflash_lab.ui.view.text import printable
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 30
 """Terminal cells of a full bar."""
@@ -38,7 +40,7 @@ def frame(
         text = f"acceptance length is {series['convention']}"
         lines += textwrap.wrap(text, max(40, width), initial_indent=indent, subsequent_indent=indent)
     lines += ["", *_bars(positions)]
-    return "\n".join([*lines, *notes])
+    return printable("\n".join([*lines, *notes]))
 
 
 def _bars(positions: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from dflash_lab.core.serve.texts import VERDICTS, TextVerdict
 from dflash_lab.core.serve.verdicts import SPECULATION
 from dflash_lab.ui.view.live import POSITIONS, numbers, settings_line
 from dflash_lab.ui.view.live_tables import acceptance_load, estimate_text, load_words
+from dflash_lab.ui.view.text import printable
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -46,7 +47,7 @@ def info_text(info: ServerInfo) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     lines += [f"{name:<{width}}  {value}" for name, value in info.settings.items()]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def report_text(report: RunReport, info: ServerInfo) -> str:
@@ -74,7 +75,7 @@ def report_text(report: RunReport, info: ServerInfo) -> str:
     lines += [f"broken: {text}" for text in report.broken[:3]]
     if report.broken:
         lines.append(f"{len(report.broken)} broken identities: no acceptance is given")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -92,7 +93,7 @@ def comparison_text(comparison: Comparison) -> str:
         lines += published_text(published).splitlines()
     if not comparison.published:
         lines += ["", f"nothing is published of {comparison.target} that is known here"]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def published_text(published: PublishedTable) -> str:

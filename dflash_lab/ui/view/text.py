@@ -49,6 +49,11 @@ def visible(text: str) -> str:
     return "".join(shown)
 
 
+def printable(text: str) -> str:
+    """Lines of text from elsewhere without characters that steer a terminal, each replaced by a sign that is seen."""
+    return "".join(char if char == "\n" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def clip(text: str, width: int) -> str:
     """`text` in exactly `width` terminal cells: cut between graphemes with an ellipsis, or padded with spaces."""
     total = sum(map(cell_width, graphemes(text)))

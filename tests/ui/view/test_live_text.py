@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dflash_lab.core.serve.published import published_tables
+from dflash_lab.core.serve.records import ServerInfo
 from dflash_lab.ui.view.live_frame import frame, spark
-from dflash_lab.ui.view.live_text import published_text, table
+from dflash_lab.ui.view.live_text import info_text, published_text, table
 
 POSITIONS = {
     "positions": [1, 2],
@@ -44,6 +45,15 @@ def test_a_frame_draws_what_there_is():
 def test_a_frame_of_nothing_says_so():
     text = frame("idle", {"tok_s": [], "running": []}, NOTHING, [])
     assert "not reported by this server's counters" in text
+
+
+def test_names_from_a_server_cannot_steer_the_terminal():
+    hostile = ServerInfo("http://h", "other", "m\x1b[2J\x9b31m\u202e", version="1\r2")
+    text = info_text(hostile)
+    assert all(char == "\n" or char.isprintable() for char in text)
+    assert "m\N{REPLACEMENT CHARACTER}[2J" in text
+    assert frame("\x1b[2J", {}, NOTHING, ["\x07"]).isprintable() is False, "lines remain lines"
+    assert "\x1b" not in frame("\x1b[2J", {}, NOTHING, [])
 
 
 def test_tables_line_up():
