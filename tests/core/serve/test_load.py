@@ -25,22 +25,30 @@ def plan(**other) -> LoadPlan:
     return dataclasses.replace(PLAN, **other)
 
 
-@pytest.mark.parametrize(
-    ("backend", "per_chunk"),
-    [("sglang", 1), ("sglang", 2), ("sglang", 4), ("sglang", 8), ("sglang", 16), ("vllm", 1), ("vllm", 16)],
-)
-def test_throughput_is_right_whatever_a_chunk_holds(backend, per_chunk, tmp_path):
-    model = FakeModel(backend=backend, tokens_per_chunk=per_chunk, output_tokens=192, step_s=0.008)
+@pytest.mark.parametrize("per_chunk", [1, 2, 4, 8, 16])
+def test_throughput_is_right_to_two_percent_whatever_a_chunk_holds(per_chunk, tmp_path):
+    # Long enough that a busy machine's delays between the two sides do not count.
+    model = FakeModel(tokens_per_chunk=per_chunk, output_tokens=192, step_s=0.025)
     with FakeServer(model) as server:
-        run = measure(server.url, plan(stream=True, max_new_tokens=192), tmp_path / "run.jsonl")
-        truth = server.ledger.throughput_tok_s(8)
+        run = measure(
+            server.url, plan(stream=True, num_prompts=4, max_new_tokens=192, num_warmup=0), tmp_path / "r.jsonl"
+        )
+        truth = server.ledger.throughput_tok_s(4)
     numbers = report(run)
     assert numbers.throughput_tok_s == pytest.approx(truth, rel=0.02)
-    assert numbers.output_tokens == 8 * 192
-    chunks = [len(record.chunk_s) for record in run.requests]
-    assert chunks == [-(-192 // per_chunk)] * 8, "a chunk is not a token"
-    assert numbers.tpot_ms.p50 == pytest.approx(1000 * 0.008 / 3.33, rel=0.2)
+    assert numbers.output_tokens == 4 * 192
+    assert numbers.tpot_ms.p50 == pytest.approx(1000 * 0.025 / model.acceptance_length, rel=0.15)
     assert numbers.ttft_from == "client"
+
+
+@pytest.mark.parametrize("backend", ["sglang", "vllm", "llamacpp"])
+@pytest.mark.parametrize("per_chunk", [1, 16])
+def test_a_chunk_is_not_a_token(backend, per_chunk, tmp_path):
+    model = FakeModel(backend=backend, tokens_per_chunk=per_chunk, output_tokens=50)
+    with FakeServer(model) as server:
+        run = measure(server.url, plan(stream=True), tmp_path / "run.jsonl")
+    assert [len(record.chunk_s) for record in run.requests] == [-(-50 // per_chunk)] * 8
+    assert report(run).output_tokens == 8 * 50
 
 
 @pytest.mark.parametrize("backend", ["sglang", "vllm", "llamacpp"])
@@ -52,7 +60,7 @@ def test_without_usage_tokens_are_estimated_and_said_to_be(backend, stream, tmp_
         truth = server.ledger.throughput_tok_s(8)
     numbers = report(run)
     assert numbers.output_tokens == 8 * 192
-    assert numbers.throughput_tok_s == pytest.approx(truth, rel=0.05)
+    assert numbers.throughput_tok_s == pytest.approx(truth, rel=0.1)
     assert numbers.tokens_from == "estimated"
     assert any("8 answers had no usage" in text for text in numbers.warnings)
 
