@@ -171,8 +171,9 @@ class SGLangVoice:
             "generation_tokens_total": ("counter", ledger.output_tokens),
             "num_requests_total": ("counter", len(ledger.spans)),
         }
-        if self._model.acceptance is not None:
-            values["spec_verify_calls_total"] = ("counter", sum(ledger.histogram))
+        if (steps := sum(ledger.histogram)) > 0:
+            values["spec_verify_calls_total"] = ("counter", steps)
+            values["spec_accept_length"] = ("gauge", 1 + _accepted(ledger) / steps)
         families = [
             Family(f"sglang:{name}", kind, (("", {}, float(value)),))
             for name, (kind, value) in values.items()

@@ -90,6 +90,7 @@ def snapshot_of_loads(loads: Mapping[str, Any], at_s: float) -> Snapshot:
         running=int(sum(_numbers(rank.get("num_running_reqs") for rank in ranks))) if ranks else None,
         waiting=int(sum(_numbers(rank.get("num_waiting_reqs") for rank in ranks))) if ranks else None,
         kv_cache_usage=max(_numbers(rank.get("token_usage") for rank in ranks), default=None),
+        gauge_tok_s=sum(_numbers(rank.get("gen_throughput") for rank in ranks)) or None,
         gauge_length=sum(known) / len(known) if known else None,
     )
 

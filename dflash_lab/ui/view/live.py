@@ -33,7 +33,8 @@ def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None) -
     """
     start = start_s if start_s is not None else snapshots[0].at_s if snapshots else 0.0
     intervals = [between(a, b) for a, b in itertools.pairwise(snapshots)]
-    lengths = [interval_length(interval) for interval in intervals]
+    ends = list(zip(intervals, snapshots[1:], strict=True))
+    lengths = [_length_now(interval, snapshot) for interval, snapshot in ends]
     return {
         "t_s": [snapshot.at_s - start for snapshot in snapshots],
         "running": [snapshot.running for snapshot in snapshots],
@@ -41,7 +42,7 @@ def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None) -
         "in_flight": [snapshot.in_flight for snapshot in snapshots],
         "kv_cache_usage": [snapshot.kv_cache_usage for snapshot in snapshots],
         "interval_t_s": [interval.end_at_s - start for interval in intervals],
-        "tok_s": [interval.tok_s for interval in intervals],
+        "tok_s": [_tok_s_now(interval, snapshot) for interval, snapshot in ends],
         "acceptance_length": [length for length, _ in lengths],
         "convention": next((CONVENTIONS[name] for _, name in reversed(lengths) if name), None),
         "restarts": [interval.end_at_s - start for interval in intervals if interval.restarted],
@@ -55,6 +56,20 @@ def interval_length(interval: Interval) -> tuple[float | None, str | None]:
     if interval.stats.acceptance_length is not None:
         return interval.stats.acceptance_length, "accepted_per_step"
     return interval.stats.reported_length, interval.stats.convention
+
+
+def _length_now(interval: Interval, end: Snapshot) -> tuple[float | None, str | None]:
+    """As `interval_length`. SGLang counts steps when a request ends; while one runs, its gauge is the better word."""
+    if (interval.stats is None or interval.stats.acceptance_length is None) and end.gauge_length and end.running:
+        return end.gauge_length, "committed_per_step"
+    return interval_length(interval)
+
+
+def _tok_s_now(interval: Interval, end: Snapshot) -> float | None:
+    """By a counter; by a gauge, while something runs, where there is no counter."""
+    if interval.tok_s is None and not interval.restarted and end.running:
+        return end.gauge_tok_s
+    return interval.tok_s
 
 
 def load_series(run: Run) -> dict[str, Any]:

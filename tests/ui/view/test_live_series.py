@@ -58,6 +58,16 @@ def test_counters_become_rates_between_looks():
     json.dumps(series)
 
 
+def test_a_gauge_speaks_only_while_something_runs():
+    idle = Snapshot(0.0, "loads", running=0, gauge_length=4.0, gauge_tok_s=70.0)
+    busy = Snapshot(1.0, "loads", running=2, gauge_length=4.5, gauge_tok_s=80.0)
+    stale = Snapshot(2.0, "loads", running=0, gauge_length=4.5, gauge_tok_s=80.0)
+    series = server_series([idle, busy, stale])
+    assert series["acceptance_length"] == [4.5, None]
+    assert series["tok_s"] == [80.0, None]
+    assert "SGLang's gauge" in series["convention"]
+
+
 def test_nothing_yet_is_an_empty_state():
     empty = server_series([])
     assert (empty["t_s"], empty["tok_s"], empty["convention"]) == ([], [], None)
