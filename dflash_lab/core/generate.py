@@ -77,8 +77,8 @@ def load_pair(
 
     Raises the one-line errors of core.errors for everything that does not fit together.
     """
-    where = _device(device)
-    precision = _dtype(dtype, where)
+    where = choose_device(device)
+    precision = choose_dtype(dtype, where)
     if loop not in LOOPS:
         raise BackendError(f"loop must be one of {', '.join(LOOPS)}, got {loop!r}")
     if loop == "graph" and where.type != "cuda":
@@ -319,7 +319,8 @@ def _generator(device: torch.device, seed: int) -> torch.Generator:
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """The device for `auto`, `cpu` or `cuda`. Raises BackendError if it is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
@@ -329,7 +330,8 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype for a name of `DTYPES`, or for `auto` on this device. Raises BackendError."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in DTYPES:

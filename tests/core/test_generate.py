@@ -184,8 +184,8 @@ def test_a_device_that_is_not_there_is_not_replaced():
 
 
 def test_precision_follows_the_device():
-    assert module._dtype("auto", torch.device("cpu")) is torch.float32
-    assert module._dtype("auto", torch.device("cuda")) is torch.bfloat16
+    assert module.choose_dtype("auto", torch.device("cpu")) is torch.float32
+    assert module.choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
 
 
 def test_records_that_do_not_exist():

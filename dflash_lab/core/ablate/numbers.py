@@ -95,6 +95,8 @@ class PromptNumbers:
     """Of the text: equal hashes are equal texts."""
     decode_ms: float | None
     """Milliseconds of its steps where they were decoded."""
+    num_near_ties: int | None = None
+    """Choices in a replay that rounding may turn; None where it was decoded."""
 
 
 def prompt_numbers(walk: PromptWalk, num_candidates: int, prompt: str, category: str) -> PromptNumbers:

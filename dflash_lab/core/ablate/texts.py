@@ -117,11 +117,17 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 @torch.no_grad()
 def read_text(
-    target: Target, drafter: Drafter, prompt_ids: Sequence[int], known: Sequence[int], plan: TextPlan
+    target: Target,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    known: Sequence[int],
+    plan: TextPlan,
+    after_stop: Sequence[int] = (),
 ) -> Reading:
     """Read a prompt and what is `known` of its greedy answer, and write the rest with `drafter`.
 
-    Features are of the drafter's target layers. Raises RequestError if the prompt does not fit.
+    `after_stop` is proposed behind a stop token, where no drafter was trained. Features are of the drafter's target
+    layers. Raises RequestError if the prompt does not fit.
     """
     limit = plan.limit(len(prompt_ids), target.info.max_context)
     known = list(known[: plan.wanted(known, limit)])
@@ -136,6 +142,8 @@ def read_text(
     while len(ids) < plan.wanted(ids, limit):
         if len(ids) < len(known) and ids == known[: len(ids)]:
             proposal = known[len(ids) : len(ids) + READ_AT_ONCE]
+        elif after_stop and ids[-1] in plan.stop_ids:
+            proposal = list(after_stop[: limit - len(ids)])
         else:
             fresh, undrafted = torch.cat(read[undrafted:], dim=1), len(read)
             draft = drafter.draft(
@@ -206,6 +214,7 @@ class Reader:
         self._prompts, self._known = [tuple(ids) for ids in prompts], dict(known)
         self._kept: dict[int, Reading] = {}
         self._free = keep_bytes
+        self._after_stop: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -215,7 +224,10 @@ class Reader:
         if index in self._kept:
             return self._kept[index]
         prompt = self._prompts[index]
-        reading = read_text(self._target, self._drafter, prompt, self._known.get(prompt, ()), self._plan)
+        known = self._known.get(prompt, ())
+        reading = read_text(self._target, self._drafter, prompt, known, self._plan, self._after_stop)
+        # A target goes on alike after most of its texts.
+        self._after_stop = reading.text.beyond_ids or self._after_stop
         self._known[prompt] = (*reading.text.output_ids, *reading.text.beyond_ids)
         if reading.features.nbytes <= self._free:
             self._free -= reading.features.nbytes

@@ -18,10 +18,11 @@ from dflash_lab.ui.cli.kernels import kernels
 from dflash_lab.ui.cli.live import live
 from dflash_lab.ui.cli.models import models
 from dflash_lab.ui.cli.output import INTERRUPTED, one_line
+from dflash_lab.ui.cli.sweep import sweep
 from dflash_lab.ui.cli.train import train
 from dflash_lab.ui.cli.ui import ui
 
-COMMANDS = (ui, generate, inspect, compare, export, bench, live, train, kernels, models)
+COMMANDS = (ui, generate, inspect, compare, export, bench, sweep, live, train, kernels, models)
 
 
 class _InOrder(click.Group):

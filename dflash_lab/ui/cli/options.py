@@ -23,14 +23,7 @@ def _stack(*options: Decorator) -> Decorator:
     return decorate
 
 
-pair_options = _stack(
-    click.option("--target", default="bundled", show_default=True, metavar="NAME|PATH", help="Target model."),
-    click.option(
-        "--drafter", default="bundled", show_default=True, metavar="NAME|PATH|none", help="Drafter, or none for none."
-    ),
-    click.option("--block-size", type=int, metavar="L", help="Slots in a draft block with the anchor."),
-    click.option("--num-candidates", type=int, metavar="C", help="Candidates at each position."),
-    click.option("--max-new-tokens", type=int, default=256, show_default=True, metavar="N", help="Most new tokens."),
+placement_options = _stack(
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
     click.option(
         "--dtype",
@@ -54,6 +47,18 @@ pair_options = _stack(
         show_default=True,
         help="The target's forward pass; auto is lean where the architecture has it.",
     ),
+)
+"""What runs where."""
+
+pair_options = _stack(
+    click.option("--target", default="bundled", show_default=True, metavar="NAME|PATH", help="Target model."),
+    click.option(
+        "--drafter", default="bundled", show_default=True, metavar="NAME|PATH|none", help="Drafter, or none for none."
+    ),
+    click.option("--block-size", type=int, metavar="L", help="Slots in a draft block with the anchor."),
+    click.option("--num-candidates", type=int, metavar="C", help="Candidates at each position."),
+    click.option("--max-new-tokens", type=int, default=256, show_default=True, metavar="N", help="Most new tokens."),
+    placement_options,
 )
 """Which models, which block, on what."""
 

@@ -9,5 +9,7 @@ export.py    export_html(trace, step): one offline file
 charts.py    survival_curves(traces), curves_svg(curves), plotly_template(theme): acceptance by position
 opening.py   example_trace(), second_example(), opening_step(trace): what is shown before anyone chose
 comparison.py  comparison_wire(a, b): two traces side by side, JSON-ready
+sweep.py     slice_figures(report, i), grid_cells(grid, metric), grid_svg(grid): a sweep in pictures
+sweep_page.py  sweep_html(report): a sweep as one offline file
 assets.py    module_text(), style_text(), STATIC_DIR: the page's module and its style sheet
 """
