@@ -40,7 +40,7 @@ def watch(out: Output, source: str, model: str | None, interval_s: float, sample
     """
     path = Path(source)
     with _screen(out) as show:
-        if path.is_file():
+        if path.suffix == ".jsonl" or path.exists():
             document = _watch_run(path, interval_s, samples, show)
         else:
             document = _watch_server(source, model, interval_s, samples, show)
