@@ -161,13 +161,10 @@ def compare(run: Run) -> dict[str, Any]:
 
 
 def about(drafter: Path) -> dict[str, Any]:
-    """Which drafter it was: a digest of its weights, its configuration, how long it was trained."""
-    log = drafter / "training.jsonl"
-    last = [json.loads(line) for line in log.read_text().splitlines()][-1] if log.exists() else None
+    """Which drafter it was: a digest of its weights, and its configuration."""
     return {
         "sha256": hashlib.sha256((drafter / "model.safetensors").read_bytes()).hexdigest(),
         "config": json.loads((drafter / "config.json").read_text()),
-        "training": last,
     }
 
 
