@@ -112,6 +112,12 @@ DATASET_NAMES = tuple(_DATASETS)
 """Sets that `load_prompts` knows by name."""
 
 
+def local_datasets() -> tuple[str, ...]:
+    """Named sets that are on this machine: those in the folder that DFLASH_LAB_DATA names."""
+    folder = os.environ.get(DATA_FOLDER_VARIABLE)
+    return tuple(name for name, dataset in _DATASETS.items() if folder and (Path(folder) / dataset.file).is_file())
+
+
 def load_prompts(name: str, num_prompts: int | None = None, seed: int = 42) -> PromptSet:
     """Select `num_prompts` of the set `name` (None: all), shuffled by `seed`.
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
 
-from dflash_lab.core.errors import RequestError
+from dflash_lab.core.errors import BackendError, RequestError
 from dflash_lab.ui.app import header as header_row
+from dflash_lab.ui.app.live import LiveStore
 from dflash_lab.ui.app.place import Place, parse_place
 from dflash_lab.ui.app.run import Engine
 from dflash_lab.ui.app.session import Runs, TraceStore, read_traces
-from dflash_lab.ui.app.tabs import compare, generate, help, inspect
+from dflash_lab.ui.app.tabs import compare, generate, help, inspect, live
 from dflash_lab.ui.server.address import is_loopback
 from dflash_lab.ui.view.assets import STATIC_DIR
 
@@ -24,14 +27,17 @@ MAX_UPLOAD = "1gb"
 SESSIONS = 50
 """Browser sessions whose state Gradio keeps; its own default is 10,000."""
 
-TABS = (inspect.TAB, generate.TAB, compare.TAB, help.TAB)
+TABS = (inspect.TAB, generate.TAB, live.TAB, compare.TAB, help.TAB)
 
 
-def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
-    """The page over the traces in `store`; `engine` decodes for the Generate tab, by default the bundled pair."""
-    # Every file of a static folder is served: this one holds the inspector's module and style sheet only.
-    gr.set_static_paths(STATIC_DIR)
-    runs = Runs(store, engine or Engine())
+def build_app(store: TraceStore, engine: Engine | None = None, servers: LiveStore | None = None) -> gr.Blocks:
+    """The page over the traces in `store` and the runs in `servers`.
+
+    `engine` decodes for the Generate tab, by default the bundled pair.
+    """
+    # Every file of a static folder is served: this one holds modules and style sheets only.
+    gr.set_static_paths([STATIC_DIR, plotly_js()])
+    runs, servers = Runs(store, engine or Engine()), servers or LiveStore()
     with gr.Blocks(title="dflash-lab", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as app:
         header = header_row.build(store)
         with gr.Tabs(elem_id="dfa-tabs") as tabs:
@@ -39,19 +45,32 @@ def build_app(store: TraceStore, engine: Engine | None = None) -> gr.Blocks:
                 inspector = inspect.build(store, header)
             with gr.Tab("Generate", id=generate.TAB) as generate_tab:
                 open_run = generate.build(runs)
+            with gr.Tab("Live", id=live.TAB) as live_tab:
+                live.build(servers)
             with gr.Tab("Compare", id=compare.TAB) as compare_tab:
                 comparison = compare.build(store)
             with gr.Tab("Help", id=help.TAB) as help_tab:
                 help.build()
-        for tab in (inspect_tab, generate_tab, compare_tab, help_tab):
+        for tab in (inspect_tab, generate_tab, live_tab, compare_tab, help_tab):
             tab.select(None, js=f"() => dflashLab.tab('{tab.id}')", api_visibility="private")
         chosen = [header.picker.input, header.upload.upload]
         gr.on(chosen, None, js="() => dflashLab.showTrace()", api_visibility="private")
-        _connect(app, store, runs, open_run, [header.picker, inspector, tabs, *comparison])
+        _connect(app, store, runs, open_run, [header.picker, inspector, tabs, *comparison], live_first=servers.given)
+        app.unload(_closing(runs, servers))
     return app
 
 
-def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button, outputs: list[Any]) -> None:
+def _closing(runs: Runs, servers: LiveStore) -> Callable[[gr.Request], None]:
+    def closed(request: gr.Request) -> None:
+        runs.close(request.session_hash)
+        servers.close(request.session_hash)
+
+    return closed
+
+
+def _connect(
+    app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button, outputs: list[Any], live_first: bool
+) -> None:
     """The events that concern more than one tab; `outputs`: picker, inspector, tabs, second picker, comparison."""
     _, inspector, _, *comparison = outputs
 
@@ -63,7 +82,7 @@ def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button,
     def arrive(request: gr.Request) -> list[Any]:
         place = parse_place(request.query_params)
         side_by_side = store.pair is not None and place.trace is None
-        tab = place.tab or (compare.TAB if side_by_side else None)
+        tab = place.tab or (compare.TAB if side_by_side else live.TAB if live_first and place.trace is None else None)
         return show(inspect.arrive(store, place), tab, place.other)
 
     def open_in_inspect(request: gr.Request) -> list[Any]:
@@ -77,29 +96,27 @@ def _connect(app: gr.Blocks, store: TraceStore, runs: Runs, open_run: gr.Button,
             return [gr.skip(), gr.skip()]
         return compare.refresh(store, value, now and now["with"])
 
-    def closed(request: gr.Request) -> None:
-        runs.close(request.session_hash)
-
     app.load(arrive, None, outputs, **header_row.QUIET)
     open_run.click(open_in_inspect, None, outputs, **header_row.QUIET)
     inspector.change(changed, [inspector, comparison[1]], comparison, **header_row.QUIET)
-    app.unload(closed)
 
 
 def launch(
-    traces: list[Path],
+    paths: list[Path],
     host: str = "127.0.0.1",
     port: int | None = None,
     open_browser: bool = True,
     block: bool = True,
     auth: str | None = None,
 ) -> gr.Blocks:
-    """Serve the page over the example and `traces`, the first of which is shown.
+    """Serve the page over the examples and `paths`: traces, the first of which is shown, and runs of servers (`.jsonl`
+    files, or folders of them).
 
-    auth: `USER:PASSWORD`, needed for a `host` that other machines can reach. Raises RequestError, TraceError.
+    auth: `USER:PASSWORD`, needed for a `host` that other machines can reach. Raises RequestError, TraceError, RunError.
     """
     login = _login(host, auth)
-    app = build_app(read_traces(traces))
+    measured = [path for path in paths if path.suffix == ".jsonl" or path.is_dir()]
+    app = build_app(read_traces([path for path in paths if path not in measured]), servers=LiveStore(measured))
     try:
         url = serve(app, server_name=host, server_port=port, inbrowser=open_browser, auth=login, quiet=True)
     except OSError:
@@ -115,7 +132,7 @@ def serve(app: gr.Blocks, **options: Any) -> str:
     """Start the server in threads of its own and give its address; `options` are those of `gr.Blocks.launch`."""
     _, url, _ = app.launch(
         theme=theme(),
-        css_paths=[STATIC_DIR / "inspector.css", PAGE_DIR / "page.css"],
+        css_paths=[STATIC_DIR / "inspector.css", STATIC_DIR / "live.css", PAGE_DIR / "page.css"],
         head=_head(),
         ssr_mode=False,
         share=False,
@@ -142,10 +159,21 @@ def _login(host: str, auth: str | None) -> tuple[str, str] | None:
     return (user, password) if auth else None
 
 
+def plotly_js() -> Path:
+    """Plotly's script, as the Python package brings it: loading the package for that would take a second."""
+    found = importlib.util.find_spec("plotly")
+    if found is None or found.origin is None:
+        raise BackendError("the page needs plotly, which is not installed; pip install 'dflash-lab[ui]'")
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+
+
 def _head() -> str:
-    modules = "gradio_api/file=" + quote(STATIC_DIR.as_posix())
-    script = (PAGE_DIR / "page.js").read_text(encoding="utf-8")
-    return f"<script>window.dflashModules = {json.dumps(modules)};\n{script}</script>"
+    served = {"dflashModules": STATIC_DIR, "dflashPlotly": plotly_js()}
+    places = "".join(
+        f"window.{name} = {json.dumps('gradio_api/file=' + quote(path.as_posix()))};\n" for name, path in served.items()
+    )
+    scripts = [(PAGE_DIR / name).read_text(encoding="utf-8") for name in ("page.js", "live.js")]
+    return f"<script>{places}{''.join(scripts)}</script>"
 
 
 def theme() -> gr.themes.Base:

@@ -11,12 +11,15 @@ from dflash_lab.core.errors import BackendError
 
 
 @click.command()
-@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE ...]")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE|RUN ...]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port; if not given, a free one from 7860 on.")
 @click.option("--auth", metavar="USER:PASSWORD", help="Login; needed for a --host that other machines reach.")
-def ui(traces: tuple[Path, ...], host: str, port: int | None, auth: str | None) -> None:
-    """Open the page: inspect traces, decode a prompt and watch; exactly two traces open side by side."""
+def ui(paths: tuple[Path, ...], host: str, port: int | None, auth: str | None) -> None:
+    """Open the page: inspect traces, decode a prompt and watch, measure servers; exactly two traces open side by side.
+
+    A RUN is a file that `live bench` writes or has written, or a folder of them.
+    """
     try:
         from dflash_lab.ui.app.build import launch
     except ModuleNotFoundError as error:
@@ -24,4 +27,4 @@ def ui(traces: tuple[Path, ...], host: str, port: int | None, auth: str | None) 
             raise
         raise BackendError("the page needs gradio, which is not installed; pip install 'dflash-lab[ui]'") from None
     # A browser opens for a person at a terminal, not for a script.
-    launch(list(traces), host=host, port=port, auth=auth, open_browser=sys.stdout.isatty())
+    launch(list(paths), host=host, port=port, auth=auth, open_browser=sys.stdout.isatty())

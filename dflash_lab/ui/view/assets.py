@@ -1,4 +1,4 @@
-"""The inspector's ES modules and style sheet, shipped as package data."""
+"""ES modules and style sheets of the inspector and of the live views, shipped as package data."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import re
 from pathlib import Path
 
 STATIC_DIR = Path(__file__).parent / "static"
-"""Holds the inspector's modules and `inspector.css` and nothing else: a server may expose the whole folder."""
+"""Holds modules and style sheets and nothing else: a server may expose the whole folder."""
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
 
 
-def module_text() -> str:
-    """The inspector as one ES module: `inspector.js` with everything it imports in front of it."""
+def module_text(name: str = "inspector") -> str:
+    """One ES module: `inspector.js`, or that of another name, with everything it imports in front of it."""
     parts: dict[str, str] = {}
 
-    def add(name: str) -> None:
-        if name in parts:
+    def add(part: str) -> None:
+        if part in parts:
             return
-        text = (STATIC_DIR / f"{name}.js").read_text(encoding="utf-8")
+        text = (STATIC_DIR / f"{part}.js").read_text(encoding="utf-8")
         for imported in _IMPORT.findall(text):
             add(imported)
-        parts[name] = _IMPORT.sub("", text)
+        parts[part] = _IMPORT.sub("", text)
 
-    add("inspector")
+    add(name)
     return "\n".join(parts.values())
 
 
-def style_text() -> str:
-    """The inspector's style sheet."""
-    return (STATIC_DIR / "inspector.css").read_text(encoding="utf-8")
+def style_text(*names: str) -> str:
+    """The inspector's style sheet, and after it those of these names."""
+    return "".join((STATIC_DIR / f"{name}.css").read_text(encoding="utf-8") for name in ("inspector", *names))

@@ -6,8 +6,8 @@ the server does not report is None, never 0, and an empty list is an honest empt
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_lab.core.acceptance import Acceptance, from_histograms
@@ -21,21 +21,25 @@ from dflash_lab.core.serve.stats import SOURCES, pooled
 POSITIONS = "position 1 is the first draft; the anchor is not counted"
 """What every axis of positions must say."""
 
+LATE_WINDOW_S = 10.0
+"""Seconds over which rates of counters are taken that take a request's tokens only when it ends."""
+
 MAX_BINS = 240
 """Most points of a throughput series of our own load."""
 
 
-def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None) -> dict[str, Any]:
+def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None, window_s: float = 0.0) -> dict[str, Any]:
     """The server's own counters over time, from `start_s` (Unix seconds) or from the first snapshot.
 
-    `t_s` belongs to `running`, `waiting`, `in_flight` and `kv_cache_usage`; `interval_t_s`, the ends of the intervals
-    between snapshots, to `tok_s` and `acceptance_length`. `convention` says what the latter is.
+    `t_s` belongs to `running`, `waiting`, `in_flight` and `kv_cache_usage`; `interval_t_s`, the ends of intervals that
+    began `window_s` or more before, to `tok_s` and `acceptance_length`. `convention` says what the latter is.
     """
     start = start_s if start_s is not None else snapshots[0].at_s if snapshots else 0.0
-    intervals = [between(a, b) for a, b in itertools.pairwise(snapshots)]
+    intervals = [between(_before(snapshots, i, window_s), snapshots[i]) for i in range(1, len(snapshots))]
     ends = list(zip(intervals, snapshots[1:], strict=True))
     lengths = [_length_now(interval, snapshot) for interval, snapshot in ends]
     return {
+        "window_s": window_s,
         "t_s": [snapshot.at_s - start for snapshot in snapshots],
         "running": [snapshot.running for snapshot in snapshots],
         "waiting": [snapshot.waiting for snapshot in snapshots],
@@ -47,6 +51,18 @@ def server_series(snapshots: Sequence[Snapshot], start_s: float | None = None) -
         "convention": next((CONVENTIONS[name] for _, name in reversed(lengths) if name), None),
         "restarts": [interval.end_at_s - start for interval in intervals if interval.restarted],
     }
+
+
+def late_window_s(info: ServerInfo | None, snapshots: Sequence[Snapshot]) -> float:
+    """`LATE_WINDOW_S` for a server whose counters take a request's tokens when it ends, else 0."""
+    late = info is not None and info.backend != "vllm" and bool(snapshots) and snapshots[-1].decoded_tokens is None
+    return LATE_WINDOW_S if late else 0.0
+
+
+def _before(snapshots: Sequence[Snapshot], index: int, window_s: float) -> Snapshot:
+    """The last snapshot at least `window_s` before the one at `index`, else the first."""
+    end = snapshots[index].at_s
+    return next((s for s in reversed(snapshots[:index]) if end - s.at_s >= window_s), snapshots[0])
 
 
 def interval_length(interval: Interval) -> tuple[float | None, str | None]:
@@ -75,21 +91,24 @@ def _tok_s_now(interval: Interval, end: Snapshot) -> float | None:
 def load_series(run: Run) -> dict[str, Any]:
     """Our own load over time: tokens per second in bins, and the acceptance length of each request at its end.
 
-    The tokens of a request are spread evenly over its chunks, or over its time if it was not streamed.
+    The tokens of a request are spread evenly over its chunks, or over its time if it was not streamed. While the run
+    goes on, the bins end where requests that are still under way began: what those have got so far is not known.
     """
     good = [record for record in run.requests if record.ok]
     start = run.segments[0].begin_at_s if run.segments else 0.0
-    end = max((record.end_at_s for record in run.attempts), default=start)
+    end = _known_until(run, start)
     width = max(1.0, (end - start) / MAX_BINS)
-    bins = [0.0] * (int((end - start) / width) + 1) if run.attempts else []
+    bins = [0.0] * max(1, math.ceil((end - start) / width)) if end > start else []
     for record in good:
         for moment, tokens in _arrivals(record):
-            bins[min(len(bins) - 1, max(0, int((moment - start) / width)))] += tokens
+            if moment <= end:
+                bins[min(len(bins) - 1, max(0, int((moment - start) / width)))] += tokens
+    seconds = [min(width, end - start - index * width) for index in range(len(bins))]
     ended = sorted(good, key=lambda record: record.end_at_s)
     return {
         "bin_s": width,
-        "t_s": [(index + 0.5) * width for index in range(len(bins))],
-        "tok_s": [tokens / width for tokens in bins],
+        "t_s": [index * width + elapsed / 2 for index, elapsed in enumerate(seconds)],
+        "tok_s": [tokens / elapsed for tokens, elapsed in zip(bins, seconds, strict=True)],
         "request_t_s": [record.end_at_s - start for record in ended],
         "request_acceptance_length": [record.stats.acceptance_length if record.stats else None for record in ended],
         "failures": [
@@ -98,6 +117,16 @@ def load_series(run: Run) -> dict[str, Any]:
             if record.failure
         ],
     }
+
+
+def _known_until(run: Run, start: float) -> float:
+    """The moment before which every request has ended: with N at a time, the Nth last end began the oldest of them."""
+    ends = sorted(record.end_at_s for record in run.attempts)
+    if not ends:
+        return start
+    if run.status != "running" or run.header.plan.concurrency is None:
+        return ends[-1]
+    return ends[-run.header.plan.concurrency] if len(ends) >= run.header.plan.concurrency else start
 
 
 def position_chart(acceptance: Acceptance | None) -> dict[str, Any]:
@@ -133,17 +162,21 @@ def watched_acceptance(snapshots: Sequence[Snapshot]) -> Acceptance | None:
     return from_histograms({stats.drafts_per_step: padded})
 
 
-def watched_numbers(snapshots: Sequence[Snapshot], speculation: bool | None) -> list[dict[str, Any]]:
-    """The main numbers of a server that is watched, by its own counters; None where there is no counter."""
+def watched_numbers(
+    snapshots: Sequence[Snapshot], series: Mapping[str, Any], speculation: bool | None
+) -> list[dict[str, Any]]:
+    """The main numbers of a server that is watched, with its `server_series`; None where there is no counter."""
     last = snapshots[-1] if snapshots else None
-    now, whole = (between(snapshots[i], snapshots[-1]) if len(snapshots) > 1 else None for i in (-2, 0))
+    now = series["tok_s"][-1] if series["tok_s"] else None
+    since = f"the last {series['window_s']:g} s" if series["window_s"] else "the last two looks"
+    whole = between(snapshots[0], snapshots[-1]) if len(snapshots) > 1 else None
     length, convention = interval_length(whole) if whole else (None, None)
     meaning = CONVENTIONS.get(convention or "", "not reported by its counters")
     stats = whole.stats if whole else None
     known = stats is not None and stats.num_accepted is not None and stats.num_proposed
     rate = stats.num_accepted / stats.num_proposed if known else None
     found = [
-        _number("throughput now", now and now.tok_s, "tok/s", "by its counters, between the last two looks"),
+        _number("throughput now", now, "tok/s", f"by its counters, over {since}"),
         _number("throughput", whole and whole.tok_s, "tok/s", "by its counters, since the watch began"),
         _number("acceptance length", length, "", f"{meaning}; since the watch began"),
         _number("acceptance rate", rate, "", "accepted / proposed; falls as the block grows"),

@@ -33,7 +33,7 @@ def throughput(
     if load and load["t_s"]:
         data.append(_line("our load", load["t_s"], load["tok_s"], OURS, fill=True))
     if server and _any(server["tok_s"]):
-        data.append(_line("server's counters", server["interval_t_s"], server["tok_s"], SERVER, dash="dash"))
+        data.append(_line(_counted(server), server["interval_t_s"], server["tok_s"], SERVER, dash="dash"))
     data += _levels(published, "throughput_tok_s", _end(data), "tok/s")
     return _over_time("throughput", "Throughput, tok/s", data, note, "No tokens yet.")
 
@@ -50,7 +50,7 @@ def acceptance(
         data.append(_line("mean so far", times, _means(lengths), OURS))
     if server and _any(server["acceptance_length"]):
         series = (server["interval_t_s"], server["acceptance_length"])
-        data.append(_line("server's counters", *series, SERVER, dash="dash"))
+        data.append(_line(_counted(server), *series, SERVER, dash="dash"))
     data += _levels(published, "acceptance_length", _end(data), "tokens / step") if data else []
     return _over_time("acceptance", "Acceptance length", data, note, empty, floor=1)
 
@@ -98,12 +98,13 @@ def histogram(positions: Mapping[str, Any], empty: str) -> Figure:
         "texttemplate": "%{y:.0%}",
         "textposition": "outside",
         "cliponaxis": False,
+        "showlegend": False,
         "hovertemplate": "%{x} accepted: %{customdata} steps, %{y:.1%}<extra></extra>",
     }
-    layout = _layout("accepted in a step, bonus token not counted", "closest")
+    layout = _layout("proposals accepted in a step", "closest")
     layout["xaxis"] |= {"dtick": 1}
-    layout["yaxis"] |= {"tickformat": ".0%"}
-    note = f"{total:,} verification steps" if counts else ""
+    layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.15 * max(counts, default=0) / total if total else 1]}
+    note = f"{total:,} verification steps; the bonus token is not counted" if counts else ""
     return _figure("histogram", "Steps by accepted", [bars] if counts else [], layout, note, empty)
 
 
@@ -128,16 +129,24 @@ def survival(positions: Mapping[str, Any], empty: str) -> Figure:
     return _figure("survival", "Survival by position", data, layout, POSITIONS if places else "", empty)
 
 
+def _counted(server: Mapping[str, Any]) -> str:
+    window = server["window_s"]
+    return f"server's counters, last {window:g} s" if window else "server's counters"
+
+
 def _levels(published: Published, key: str, end: float, unit: str) -> list[dict[str, Any]]:
-    """Published values as thin lines across the time shown, named at their end.
+    """Published values as thin lines across the time shown, each with its name: dotted where settings differ.
 
     A table made on other hardware is in the legend and drawn when asked for: it would press the measured curve flat.
     """
     lines = []
     for table in published:
+        values = table[key]
         unlike = "" if not table["differs"] else ", other settings" if table["same_hardware"] else ", other hardware"
         group = f"◇ published, {table['hardware']}{unlike}"
-        for i, (method, value) in enumerate(table[key].items()):
+        for i, (method, value) in enumerate(values.items()):
+            # Each name at a place of its own: values may lie close together.
+            at = end * (1 - (i + 0.5) / len(values))
             told = [
                 f"{method} {value:,} {unit}",
                 f"published on {table['hardware']}",
@@ -150,14 +159,13 @@ def _levels(published: Published, key: str, end: float, unit: str) -> list[dict[
                     "legendgroup": table["id"],
                     "showlegend": i == 0,
                     "visible": True if table["same_hardware"] else "legendonly",
-                    "x": [0, _round(end)],
-                    "y": [value, value],
-                    "mode": "lines+markers+text",
-                    "line": {"color": PUBLISHED, "width": 1.25, "dash": "dot" if table["differs"] else "longdash"},
-                    "marker": {"symbol": "diamond-open", "size": [0, 8], "color": PUBLISHED},
-                    "text": ["", html.escape(f"{method} {value:,}")],
-                    "textposition": "top left",
-                    "textfont": {"size": 10.5, "color": PUBLISHED},
+                    "x": [0, _round(at), _round(end)],
+                    "y": [value] * 3,
+                    "mode": "lines+text",
+                    "line": {"color": PUBLISHED, "width": 1, "dash": "dot" if table["differs"] else "solid"},
+                    "text": ["", html.escape(f"◇ {method} {value:,}"), ""],
+                    "textposition": "top center",
+                    "textfont": {"size": 11, "color": PUBLISHED},
                     "hovertemplate": html.escape("\n".join(told)).replace("\n", "<br>") + "<extra></extra>",
                 }
             )
@@ -179,9 +187,9 @@ def _line(
         "name": name,
         "x": [_round(value) for value in x[first::stride]],
         "y": [_round(value) for value in y[first::stride]],
-        "mode": "lines",
+        "mode": "lines" if len(x) > 1 else "markers",  # a line needs two points
         "line": {"color": colour, "width": 2, "dash": dash, "shape": "hv" if step else "linear"},
-        "connectgaps": False,
+        "marker": {"color": colour},
         "hovertemplate": f"{name} %{{y:,.4~g}}<extra></extra>",
     }
     return trace | {"fill": "tozeroy", "fillcolor": f"{colour}-fill"} if fill else trace
@@ -192,11 +200,23 @@ def _over_time(
 ) -> Figure:
     layout = _layout("seconds", "x unified")
     layout["xaxis"] |= {"hoverformat": ",.1f", "ticksuffix": " s", "title": None}
+    layout["margin"] = {**layout["margin"], "b": 24}
+    layout["yaxis"] |= {"autorangeoptions": {"include": _headroom(data, floor)}}
     if floor is not None:
         layout["yaxis"] |= {"rangemode": "normal"}
     # Crosses alone are no curve, and neither are published values alone.
-    measured = any(trace["mode"] == "lines" for trace in data)
+    measured = any("line" in trace and "legendgroup" not in trace for trace in data)
     return _figure(name, title, data if measured else [], layout, note, empty)
+
+
+def _headroom(data: Sequence[Mapping[str, Any]], floor: float | None) -> float:
+    """A value that keeps the name over the topmost line in the chart."""
+    values = [
+        value for trace in data if trace.get("visible", True) is True for value in trace["y"] if value is not None
+    ]
+    top = max(values, default=1.0)
+    bottom = 0.0 if floor is None else min(values, default=floor)
+    return float(f"{top + 0.1 * (top - bottom):.6g}")
 
 
 def _figure(name: str, title: str, data: list[dict[str, Any]], layout: dict[str, Any], note: str, empty: str) -> Figure:
@@ -214,7 +234,16 @@ def _layout(x_title: str, hover: str) -> dict[str, Any]:
         "margin": {"l": 46, "r": 12, "t": 10, "b": 40},
         "hovermode": hover,
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": small},
+        # Entries as wide as their text: else all are as wide as the longest, and every one has a line of its own.
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.0,
+            "yanchor": "bottom",
+            "font": small,
+            "entrywidth": 0,
+            "tracegroupgap": 0,
+        },
         "xaxis": {**axis, "title": {"text": x_title, "font": small, "standoff": 6}},
         "yaxis": {**axis, "rangemode": "tozero", "automargin": True},
     }

@@ -30,7 +30,7 @@ def card(comparison: Comparison | None, published: Sequence[PublishedTable], tar
         "target": target,
         "measured": comparison.hardware if comparison else None,
         "published": [published_head(table) for table in published],
-        "missing": _missing(published, target),
+        "missing": missing(published, target),
         "tables": [table for table in tables if table["rows"]],
         "texts": _texts(comparison) if comparison else [],
         "warnings": list(comparison.warnings) if comparison else [],
@@ -51,6 +51,12 @@ def published_head(table: PublishedTable) -> dict[str, Any]:
         "confidence": table.confidence,
         "known": bool(table.acceptance_length or table.throughput_tok_s),
     }
+
+
+def datasets_of(table: PublishedTable) -> list[str]:
+    """The data sets that a published table has numbers of."""
+    rows = [*table.acceptance_length.values(), *(row for by in table.throughput_tok_s.values() for row in by.values())]
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def sorted_loads(loads: set[str]) -> list[str]:
@@ -82,9 +88,9 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def speedup_text(value: float | None, baseline: float | None) -> str:
-    """Tokens per second, with its ratio to a baseline of the same table."""
+    """Tokens per second, with its ratio to a baseline of the same table; empty if there is no value."""
     if value is None:
-        return "–"
+        return ""
     return f"{value:,.1f}" + (f" ({value / baseline:.2f}×)" if baseline else "")
 
 
@@ -102,7 +108,7 @@ def _acceptance_table(cells: Sequence[Cell], known: PublishedTable | None) -> Ta
         return {"value": value, "detail": detail, "published": "" if theirs is None else f"{theirs:.2f}"}
 
     at = f"measured at {load_words(load)}" if load and load != "1" else "at concurrency 1"
-    note = f"mean over requests of completion tokens / verification steps, {at}"
+    note = f"mean over requests of completion tokens / verification steps, {at}, 95 % interval where measured"
     return _table("Acceptance length", note, measured, published, cell)
 
 
@@ -112,31 +118,27 @@ def _throughput_table(cells: Sequence[Cell], known: PublishedTable | None, load:
 
     def cell(dataset: str, method: str) -> dict[str, str] | None:
         mine, theirs = measured.get((dataset, method)), published.get(method, {}).get(dataset)
-        speed = mine.report.throughput_tok_s if mine else None
-        if speed is None and theirs is None:
+        value, detail = _throughput_cell(mine)
+        if not value and theirs is None:
             return None
         baseline = published.get(BASELINE, {}).get(dataset) if method != BASELINE else None
-        return {
-            "value": "" if speed is None else f"{speed:,.1f}",
-            "detail": _speedup(mine),
-            "published": "" if theirs is None else speedup_text(theirs, baseline),
-        }
+        return {"value": value, "detail": detail, "published": speedup_text(theirs, baseline)}
 
-    note = "completion tokens / wall time, tok/s; in brackets times autoregressive"
+    note = "completion tokens / wall time, tok/s; times autoregressive, with its 95 % interval where measured"
     return _table(f"Throughput, {load_words(load)}", note, measured, published, cell)
 
 
-def _speedup(cell: Cell | None) -> str:
-    """Speed-up of a run over one's own autoregressive run, and how it stands to a published run that was made alike."""
-    if cell is None:
-        return ""
-    words = []
-    if cell.speedup is not None:
-        interval = interval_text(cell.speedup)
-        words.append(f"({cell.speedup.value:.2f}×{f', {interval}' if interval else ''})")
+def _throughput_cell(cell: Cell | None) -> tuple[str, str]:
+    """Throughput with the speed-up over one's own autoregressive run; its interval, and how the throughput stands to a
+    published one that was measured alike."""
+    speed = cell.report.throughput_tok_s if cell else None
+    if cell is None or speed is None:
+        return "", ""
+    value = f"{speed:,.1f}" + (f" ({cell.speedup.value:.2f}×)" if cell.speedup else "")
+    words = [interval_text(cell.speedup)] if cell.speedup else []
     if cell.of_published is not None:
-        words.append(f"{cell.of_published:.0%} of published")
-    return " ".join(words)
+        words.append(f"{cell.of_published:.0%} of ◇")
+    return value, " · ".join(filter(None, words))
 
 
 def _table(
@@ -157,7 +159,8 @@ def _table(
     return {"title": title, "note": note, "columns": columns, "rows": rows}
 
 
-def _missing(published: Sequence[PublishedTable], target: str | None) -> list[str]:
+def missing(published: Sequence[PublishedTable], target: str | None) -> list[str]:
+    """Which published numbers of a target are not known, in words: an empty state that is no zero."""
     if not published:
         return [f"Nothing is published of {target} that is known here."] if target else []
     return [
@@ -182,6 +185,6 @@ def _whole(table: PublishedTable) -> dict[str, Any]:
     tables += [_throughput_table((), table, load) for load in sorted_loads(set(table.throughput_tok_s))]
     return {
         **published_head(table),
-        "missing": _missing([table], table.target),
+        "missing": missing([table], table.target),
         "tables": [item for item in tables if item["rows"]],
     }

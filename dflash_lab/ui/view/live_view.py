@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_lab.core.acceptance import Acceptance
-from dflash_lab.core.serve.published import DATASET_LABELS
-from dflash_lab.core.serve.records import ServerInfo, Snapshot
+from dflash_lab.core.serve.published import DATASET_LABELS, tables_of
+from dflash_lab.core.serve.records import LoadPlan, ServerInfo, Snapshot
 from dflash_lab.core.serve.report import RunReport, report
 from dflash_lab.core.serve.runfile import Run
 from dflash_lab.core.serve.verdicts import SPECULATION
 from dflash_lab.ui.view import live_figures as figures
 from dflash_lab.ui.view.live import (
+    late_window_s,
     load_series,
     numbers,
     position_chart,
@@ -22,11 +23,12 @@ from dflash_lab.ui.view.live import (
     watched_acceptance,
     watched_numbers,
 )
+from dflash_lab.ui.view.live_tables import datasets_of, missing
 
 View = dict[str, Any]
 
 NO_POSITIONS = "The counters of this server do not tell positions; measure it with a load of our own."
-AT_THE_END = "SGLang counts a request's tokens when it ends: peaks are ends of requests."
+AT_THE_END = "Counters of this server take a request's tokens when it ends."
 DEFINITIONS = "measured: 1 + accepted / steps; published: completion tokens / steps, at concurrency 1"
 
 
@@ -34,12 +36,12 @@ def run_view(run: Run) -> View:
     """A run so far."""
     numbers_of_run, info, plan = report(run), run.header.server, run.header.plan
     start = run.segments[0].begin_at_s if run.segments else None
-    load, server = load_series(run), server_series(run.snapshots, start)
+    load, server = load_series(run), _series(info, run.snapshots, start)
     load_text = f"{plan.rate:g}/s" if plan.rate is not None else str(plan.concurrency)
-    published = published_beside(info, plan.dataset, load_text, plan)
+    published, unknown = _published(info, plan.dataset, load_text, plan)
     positions = position_chart(run_acceptance(run))
     none = _no_acceptance(numbers_of_run)
-    note = _throughput_note(info, run.snapshots)
+    note = AT_THE_END if server["window_s"] else ""
     drawn = [
         figures.throughput(load, server, published, note),
         figures.acceptance(load, server, published, _acceptance_note(server, published), none),
@@ -53,10 +55,11 @@ def run_view(run: Run) -> View:
         "message": _progress(numbers_of_run, run),
         "facts": facts(info),
         "numbers": _beside_numbers(numbers(numbers_of_run), published, run.header.label),
-        "speculation": SPECULATION[numbers_of_run.speculation],
+        "speculation": _spoken(numbers_of_run.speculation),
         "warnings": [*numbers_of_run.warnings, *numbers_of_run.broken[:1]],
         "figures": drawn,
         "published": published,
+        "missing": unknown,
     }
 
 
@@ -69,14 +72,14 @@ def watch_view(
     beside: tuple[str, str] = ("gsm8k", "1"),
 ) -> View:
     """A server that is watched, `info` None until it has answered; `beside`: data set and load to show published."""
-    server = server_series(snapshots, began_at_s)
-    published = published_beside(info, *beside) if info else []
+    server = _series(info, snapshots, began_at_s)
+    published, unknown = _published(info, *beside) if info else ([], [])
     positions = position_chart(_positions(snapshots))
     off = info is not None and info.speculation is False
     none = SPECULATION["off"] if off else "No verification step was counted yet."
     blind = none if off or info is None or info.backend == "vllm" else NO_POSITIONS
     drawn = [
-        figures.throughput(None, server, published, _throughput_note(info, snapshots)),
+        figures.throughput(None, server, published, AT_THE_END if server["window_s"] else ""),
         figures.acceptance(None, server, published, _acceptance_note(server, published), none),
         figures.requests(server),
         figures.histogram(positions, blind),
@@ -88,11 +91,12 @@ def watch_view(
         "state": state,
         "message": message or ("" if snapshots else "Asking the server…"),
         "facts": facts(info) if info else [],
-        "numbers": watched_numbers(snapshots, info.speculation if info else None),
-        "speculation": SPECULATION[speculation] if info else "",
+        "numbers": watched_numbers(snapshots, server, info.speculation if info else None),
+        "speculation": _spoken(speculation) if info else "",
         "warnings": list(info.warnings) if info else [],
         "figures": drawn,
         "published": published,
+        "missing": unknown,
     }
 
 
@@ -110,6 +114,24 @@ def facts(info: ServerInfo) -> list[list[str]]:
     return [*told, ["address", info.url]]
 
 
+def _published(
+    info: ServerInfo, dataset: str, load: str, plan: LoadPlan | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """What is published of this data set and load, and in words what is not known."""
+    target = info.target or info.model
+    name = DATASET_LABELS.get(dataset, dataset)
+    tables = tables_of(target)
+    entries = published_beside(info, dataset, load, plan)
+    known = [entry for entry in entries if entry["acceptance_length"] or entry["throughput_tok_s"]]
+    told = {entry["id"] for entry in known}
+    elsewhere = [
+        f"Nothing is published of {name} on {table.hardware}; the table has {', '.join(datasets_of(table))}."
+        for table in tables
+        if table.id not in told and datasets_of(table)
+    ]
+    return known, [*missing(tables, target), *elsewhere]
+
+
 def _positions(snapshots: Sequence[Snapshot]) -> Acceptance | None:
     acceptance = watched_acceptance(snapshots)
     return acceptance if acceptance and acceptance.num_steps else None
@@ -122,6 +144,11 @@ def _no_acceptance(numbers_of_run: RunReport) -> str:
     if numbers_of_run.num_requests == numbers_of_run.num_failed and numbers_of_run.speculation != "off":
         return "No answer yet."
     return f"{SPECULATION[numbers_of_run.speculation].capitalize()}."
+
+
+def _spoken(speculation: str) -> str:
+    """What is to be said of speculation: nothing if it works, for then the numbers say it."""
+    return "" if speculation == "working" else SPECULATION[speculation]
 
 
 def _progress(numbers_of_run: RunReport, run: Run) -> str:
@@ -137,13 +164,12 @@ def _progress(numbers_of_run: RunReport, run: Run) -> str:
     return ", ".join(words)
 
 
-def _load_words(plan: Any) -> str:
+def _load_words(plan: LoadPlan) -> str:
     return f"{plan.rate:g} requests a second" if plan.rate is not None else f"concurrency {plan.concurrency}"
 
 
-def _throughput_note(info: ServerInfo | None, snapshots: Sequence[Snapshot]) -> str:
-    late = bool(info and info.backend == "sglang" and snapshots and snapshots[-1].decoded_tokens is None)
-    return AT_THE_END if late else ""
+def _series(info: ServerInfo | None, snapshots: Sequence[Snapshot], start_s: float | None) -> dict[str, Any]:
+    return server_series(snapshots, start_s, late_window_s(info, snapshots))
 
 
 def _acceptance_note(server: Mapping[str, Any], published: Sequence[Mapping[str, Any]]) -> str:
