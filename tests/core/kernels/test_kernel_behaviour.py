@@ -163,9 +163,13 @@ def test_of_equal_logits_the_lower_row_is_first():
     assert (found.unary == 0).all()
 
 
-def test_a_program_keeps_the_best_of_all_its_tiles(monkeypatch):
-    kernel, reference, arguments = prepare("head_topk", **{**HEAD, "vocab": 900, "padding": 60}, want_logsumexp=True)
-    monkeypatch.setitem(kernel.__globals__, "PROGRAMS", 2)
+@pytest.mark.parametrize("parts", [2, 1024])
+@pytest.mark.parametrize("positions", [2, 70])
+def test_the_best_of_all_tiles_are_found(monkeypatch, parts, positions):
+    """Of one block of positions and of several, with tiles compared one by one and folded."""
+    sizes = {**HEAD, "positions": positions, "vocab": 900, "padding": 60, "want_logsumexp": True}
+    kernel, reference, arguments = prepare("head_topk", **sizes)
+    monkeypatch.setitem(kernel.__globals__, "MAX_PARTS", parts)
     found, wanted = kernel(**arguments), reference(**arguments)
     assert torch.equal(found.rows, wanted.rows)
     torch.testing.assert_close(found.unary, wanted.unary)
