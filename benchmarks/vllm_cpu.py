@@ -4,8 +4,9 @@
     vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
     python benchmarks/vllm_cpu.py --method dflash --drafter v1-drafter --vllm-python vllm/bin/python
 
-Starts the server with the bundled target, waits for it, measures, and writes `results/vllm-cpu-METHOD.json`. The exit
-code is 1 if what the answers say and what the server has counted differ. A drafter for `dflash` has no convolution and
+Starts the server with the bundled target, waits for it, measures, and writes `results/vllm-cpu-METHOD.json` with the
+machine's load: its throughput is no more than a sign of life. The exit code is 1 if what the answers say and what the
+server has counted differ. A drafter for `dflash` has no convolution and
 no selector (`v1-drafter.toml`); DFlash 2 needs a GPU there.
 """
 
@@ -67,6 +68,7 @@ def main() -> None:
         "drafter": options.drafter and about(options.drafter),
         "agreement": agreement,
         "threads": os.environ.get("OMP_NUM_THREADS"),
+        "load_average": os.getloadavg()[0],
         "output_hashes": [record.output_hash for record in run.requests],
         "live_bench": document,
     }
