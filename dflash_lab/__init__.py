@@ -14,6 +14,7 @@ _HOMES = {
     "GenerateRequest": "dflash_lab.core.types",
     "Grid": "dflash_lab.ui.widgets.grid",
     "Live": "dflash_lab.ui.widgets.live",
+    "LiveServer": "dflash_lab.ui.widgets.server",
     "SamplingParams": "dflash_lab.core.types",
     "StepTimeline": "dflash_lab.ui.widgets.timeline",
     "example_trace": "dflash_lab.ui.view.opening",

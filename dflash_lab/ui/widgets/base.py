@@ -54,7 +54,7 @@ class TraceWidget(anywidget.AnyWidget):
         if trace is not None:
             self._open(trace, step, pos)
         self.on_msg(self._answer)
-        _enter_cell(self)
+        enter_cell(self)
 
     def _open(self, trace: Trace, step: int | None = None, pos: int | None = None) -> None:
         self.trace = trace
@@ -130,11 +130,11 @@ class TraceWidget(anywidget.AnyWidget):
         self.selected = {"step": step, "pos": pos, "rank": rank, "token_id": token_id, "token": text}
 
 
-_cells: dict[str, tuple[str, weakref.WeakSet[TraceWidget]]] = {}
+_cells: dict[str, tuple[str, weakref.WeakSet[anywidget.AnyWidget]]] = {}
 """By notebook cell: its last run, and the widgets made in it that are still alive."""
 
 
-def _enter_cell(widget: TraceWidget) -> None:
+def enter_cell(widget: anywidget.AnyWidget) -> None:
     """Close what an earlier run of the running cell made: nobody sees it any more, and widgets live until closed."""
     parent = getattr(get_ipython(), "get_parent", dict)()
     cell, run = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from dflash_lab.core.serve.fake_model import FakeModel
+from dflash_lab.core.serve.fake_server import FakeServer
+from tests.ui.toyruns import measure_fake
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -138,3 +142,19 @@ def test_a_page_in_a_frame_works_without_the_kernel(lab, page):
     frame.locator(".dfl-strip").focus()
     page.keyboard.press("ArrowRight")
     expect(frame.locator(".dfl-strip")).to_have_attribute("aria-valuenow", "4")
+
+
+def test_a_live_server_is_drawn_and_stopped(lab, page, tmp_path):
+    with FakeServer(FakeModel(backend="vllm")) as server:
+        cell = f"import dflash_lab as dl\nlive = dl.LiveServer({server.url!r}, interval_s=0.2)\nlive"
+        lab.open(page, "server.ipynb", cell)
+        view = page.locator(".dfl-live")
+        expect(view.locator(".dfl-live-requests .main-svg").first).to_be_visible(timeout=PATIENCE_MS)
+        expect(view.locator(".dfl-state")).to_have_text("running")
+        expect(view.locator(".dfl-live-facts")).to_contain_text("NVIDIA GB300")
+        expect(view.locator(".dfl-live-histogram")).to_contain_text("No verification step was counted yet.")
+        measure_fake(server.url, tmp_path / "run.jsonl", num_prompts=4)
+        expect(view.locator(".dfl-live-histogram .bars .point")).to_have_count(4)
+        view.get_by_role("button", name="Stop").click()
+        expect(view.locator(".dfl-state")).to_have_text("stopped")
+        assert barriers(page, ".dfl-live") == []

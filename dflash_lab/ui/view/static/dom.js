@@ -109,6 +109,14 @@ export function watchSize(view) {
   view.undo.push(() => observer.disconnect());
 }
 
+/** Keys belong to the widget while the focus is in it: in a notebook a bare `b` or `d d` would edit cells. */
+export function keepKeys(el) {
+  el.dataset.lmSuppressShortcuts = "true";
+  el.addEventListener("keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+  });
+}
+
 export function triangle(c, x, y, colour, size = 3) {
   c.fillStyle = colour;
   c.beginPath();

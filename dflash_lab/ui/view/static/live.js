@@ -170,7 +170,7 @@ function buildCharts(view) {
 function buildChart(id) {
   const title = h("h3");
   const note = h("p", { class: "dfl-dim" });
-  const plot = h("div", { class: "dfl-live-plot", role: "img" });
+  const plot = h("div", { class: "dfl-live-plot", role: "group" });
   const empty = h("p", { class: "dfl-live-empty" });
   const node = h("section", { class: `dfl-live-chart dfl-live-${id}` }, title, plot, empty, note);
   let busy = Promise.resolve();

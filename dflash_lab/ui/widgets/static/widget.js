@@ -66,14 +66,6 @@ function showTrace(model, el) {
   };
 }
 
-/** Keys belong to the widget while the focus is in it: in a notebook a bare `b` or `d d` would edit cells. */
-function keepKeys(el) {
-  el.dataset.lmSuppressShortcuts = "true";
-  el.addEventListener("keydown", (event) => {
-    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
-  });
-}
-
 const ORIGIN_CLASS = { accepted: "dfl-o-accepted", corrected: "dfl-o-correction", bonus: "dfl-o-bonus" };
 
 /** A decode while it runs, and its trace below once it is over; returns what takes both away again. */
