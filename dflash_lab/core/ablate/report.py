@@ -90,14 +90,19 @@ def _flat(row: Row) -> Values:
 
 def label(row: Row) -> str:
     """What a row's slice is, in words: the prompt set, and whatever is not as trained."""
-    parts = [row["dataset"]]
+    parts = [_short(row["dataset"])]
     if row["drafter"] != "bundled":
-        parts.append(str(row["drafter"]))
+        parts.append(_short(row["drafter"]))
     parts += [f"no {name}" for name in ("selector", "conv") if not row[name]]
     parts += [f"layers {row['layers']}"] if row["layers"] != "all" else []
     parts += [f"window {row['window']}"] if row["window"] else []
     parts += [f"temperature {row['temperature']:g}"] if row["temperature"] else []
     return " · ".join(parts)
+
+
+def _short(name: str) -> str:
+    """The last part of a path or of a hub id."""
+    return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _slice(rows: Sequence[Row]) -> Values:
@@ -250,6 +255,7 @@ def _contrast(axis: str, row: Row, base: Row) -> Values:
         "axis": axis,
         "value": row[axis],
         "baseline": base[axis],
+        "label": label(row),
         **_cell(row),
         "n": len(prompts),
         "difference": float(pooled_length(ours.sum(0)) - pooled_length(theirs.sum(0))),

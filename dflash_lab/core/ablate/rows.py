@@ -160,9 +160,15 @@ def _replayed(bench: Workbench, cells: Sequence[Cell]) -> list[Row]:
             walks[i] += own
             ties[i] += close
     back = np.argsort(order)
-    cost = bench.cost(first.drafter, knobs, first.block_size, max(choice.num_candidates for choice in choices))
+    widest = max(choice.num_candidates for choice in choices)
     return [
-        _numbers(bench, cell, [own[index] for index in back], cost, close)
+        _numbers(
+            bench,
+            cell,
+            [own[index] for index in back],
+            bench.cost(cell.drafter, cell.knobs, cell.block_size, widest),
+            close,
+        )
         for cell, own, close in zip(cells, walks, ties, strict=True)
     ]
 

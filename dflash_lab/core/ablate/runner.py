@@ -124,9 +124,10 @@ def run_sweep(
             notify(f"warning: {warning}")
         missing = [cell for cell in cells if keys[cell] not in writer.done]
         writer.begin({"sweep": sweep.to_dict(), "command": sweep.command(), "provenance": provenance()})
+        jobs = _jobs(sweep, missing, keys)
         try:
             with watch(len(missing)) as advance:
-                for row in executor.run(sweep, folder, _jobs(sweep, missing, keys), notify):
+                for row in executor.run(sweep, folder, jobs, notify) if jobs else ():
                     writer.append(row)
                     rows.append(row)
                     advance()

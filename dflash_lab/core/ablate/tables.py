@@ -1,6 +1,6 @@
 """A sweep's report as tables, and as text: Markdown for people, CSV for spreadsheets.
 
-A table is {title, head, lines, note}, all text.
+A table is {kind, title, head, lines, note}, all text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ def tables(report: Values) -> list[Table]:
     return [table for make in makers for table in make(report) if table["lines"]]
 
 
-def markdown(report: Values) -> str:
-    """The whole report as Markdown."""
+BRIEF = ("grid", "recommended", "failed")
+"""Kinds of tables that answer what a sweep asks."""
+
+
+def markdown(report: Values, kinds: Sequence[str] = ()) -> str:
+    """The report as Markdown, whole or only tables of these kinds."""
     parts = []
     for table in report["tables"]:
+        if kinds and table["kind"] not in kinds:
+            continue
         rule = [":--", *["--:"] * (len(table["head"]) - 1)]
         lines = ("| " + " | ".join(map(_cell, line)) + " |" for line in (table["head"], rule, *table["lines"]))
         parts += [f"### {table['title']}", "\n".join(lines), *([table["note"]] if table["note"] else [])]
@@ -51,8 +57,8 @@ def _plain(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]], note: str = "") -> Table:
-    return {"title": title, "head": list(head), "lines": [list(line) for line in lines], "note": note}
+def _table(kind: str, title: str, head: Sequence[str], lines: Sequence[Sequence[str]], note: str = "") -> Table:
+    return {"kind": kind, "title": title, "head": list(head), "lines": [list(line) for line in lines], "note": note}
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -77,7 +83,7 @@ def _grids(report: Values) -> Iterator[Table]:
             lines.append([str(size), *cells])
         title = f"{grid['label']}: acceptance length, {grid['num_prompts']} prompts, {grid['mode']}"
         head = ["block size \\ candidates", *map(str, grid["candidate_counts"])]
-        yield _table(title, head, lines, "; ".join(["★ the best", *flags]))
+        yield _table("grid", title, head, lines, "; ".join(["★ the best", *flags]))
 
 
 def _recommended(report: Values) -> Iterator[Table]:
@@ -101,14 +107,14 @@ def _recommended(report: Values) -> Iterator[Table]:
         "tok/s = acceptance length / step time. Share: how many draws of prompts agree. As good: block sizes that "
         "cannot be told from it over these prompts."
     )
-    yield _table("Recommended block size", head, lines, note)
+    yield _table("recommended", "Recommended block size", head, lines, note)
 
 
 def _contrasts(report: Values) -> Iterator[Table]:
     lines = [
         [
             f"{item['axis']} {_value(item['value'])} instead of {_value(item['baseline'])}",
-            item["dataset"],
+            item["label"],
             item["mode"],
             str(item["block_size"]),
             str(item["num_candidates"]),
@@ -120,7 +126,7 @@ def _contrasts(report: Values) -> Iterator[Table]:
         for item in report["contrasts"]
     ]
     head = ["change", "set", "mode", "block size", "candidates", "acceptance length", "95 %", "n", ""]
-    yield _table("One change each, paired over prompts", head, lines)
+    yield _table("contrasts", "One change each, paired over prompts", head, lines)
 
 
 def _value(value: Any) -> str:
@@ -137,7 +143,7 @@ def _costs(report: Values) -> Iterator[Table]:
                 speed = [_number(times["tok_s"], 1), _number(times["ms_per_token"])]
                 lines.append([curve["label"], curve["mode"], str(size), *own, *speed])
     head = ["set", "mode", "block size", "draft ms", "select ms", "verify ms", "step ms", "tok/s", "ms per token"]
-    yield _table("What a step costs, with the most candidates", head, lines)
+    yield _table("costs", "What a step costs, with the most candidates", head, lines)
 
 
 def _categories(report: Values) -> Iterator[Table]:
@@ -154,7 +160,7 @@ def _categories(report: Values) -> Iterator[Table]:
         for item in report["categories"]
     ]
     head = ["category", "set", "mode", "block size, candidates", "acceptance length", "95 %", "n"]
-    yield _table("By category", head, lines)
+    yield _table("categories", "By category", head, lines)
 
 
 def _agreement(report: Values) -> Iterator[Table]:
@@ -173,12 +179,12 @@ def _agreement(report: Values) -> Iterator[Table]:
             ["seconds a cell, replayed", _number(found["replay_s_per_cell"], 3)],
             ["times faster", _number(found["speedup"], 1)],
         ]
-    yield _table("Replay against decode", ["", ""], lines, "Seconds of whole runs, loading included.")
+    yield _table("agreement", "Replay against decode", ["", ""], lines, "Seconds of whole runs, loading included.")
 
 
 def _failed(report: Values) -> Iterator[Table]:
     lines = [[cell_name(item), item["error"]] for item in report["failed"]]
-    yield _table("Cells that failed", ["cell", "why"], lines)
+    yield _table("failed", "Cells that failed", ["cell", "why"], lines)
 
 
 def _runs(report: Values) -> Iterator[Table]:
@@ -194,7 +200,7 @@ def _runs(report: Values) -> Iterator[Table]:
         for run in report["runs"]
         if run["num_computed"]
     ]
-    yield _table("Runs", ["command", "cells", "seconds", "machine", "revision", "started"], lines)
+    yield _table("runs", "Runs", ["command", "cells", "seconds", "machine", "revision", "started"], lines)
 
 
 def cell_name(item: Values) -> str:

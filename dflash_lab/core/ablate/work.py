@@ -29,6 +29,8 @@ Notify = Callable[[str], None]
 
 KEEP_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
 """Target-layer features that are kept, by device; what is beyond is read again when it is needed."""
+VARIANTS = 2
+"""Edited drafters kept at a time: with and without the selector."""
 SAVE_EVERY = 8
 """Texts read between two savings."""
 
@@ -48,7 +50,7 @@ class Workbench:
         """Where time went, beside computing cells."""
         self._pair: Pair | None = None
         self._checkpoints: dict[str, DraftCheckpoint] = {}
-        self._variant: tuple[tuple[str, Knobs], Pair] | None = None
+        self._variants: dict[tuple[str, Knobs], Pair] = {}
         self._prompts: dict[str, PromptSet] = {}
         self._readers: dict[tuple[str, tuple[int, ...]], Reader] = {}
         self._costs: dict[tuple[str, Knobs, int, int], StepCost | None] = {}
@@ -74,16 +76,17 @@ class Workbench:
         name = (drafter, knobs)
         if drafter == self.sweep.drafter[0] and knobs.change_nothing(self.pair.drafter.config):
             return self.pair
-        if self._variant is None or self._variant[0] != name:
-            # One at a time: on a GPU a variant's captured steps hold memory.
-            self._variant = None
+        if name not in self._variants:
+            # Few at a time: on a GPU a variant's captured steps hold memory.
+            if len(self._variants) == VARIANTS:
+                self._variants.pop(next(iter(self._variants)))
             target, backend = self.pair.target, self.pair.backends["kernels"]
             checkpoint = edit(self._checkpoint(drafter), knobs)
             made = bind(checkpoint, target, drafter)
             pack_linears(checkpoint.model)
             engine = Engine(target, made, backend) if self.pair.engine else None
-            self._variant = name, dataclasses.replace(self.pair, drafter=made, engine=engine)
-        return self._variant[1]
+            self._variants[name] = dataclasses.replace(self.pair, drafter=made, engine=engine)
+        return self._variants[name]
 
     def config(self, drafter: str) -> DraftConfig:
         """A drafter's configuration as it was trained."""

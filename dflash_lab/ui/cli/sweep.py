@@ -96,7 +96,7 @@ def _result(outcome: Outcome) -> Result:
     """What was done, and the acceptance lengths of the whole folder."""
     from dflash_lab.core.ablate.report import report
     from dflash_lab.core.ablate.results import load_results
-    from dflash_lab.core.ablate.tables import markdown
+    from dflash_lab.core.ablate.tables import BRIEF, markdown
 
     found = report(load_results(outcome.folder))
     brief = outcome.brief()
@@ -106,7 +106,7 @@ def _result(outcome: Outcome) -> Result:
     )
     document = {"folder": str(outcome.folder), "mode": outcome.sweep.mode, **brief, "rows": found["rows"]}
     code = INTERRUPTED if outcome.interrupted else 1 if outcome.failed else 0
-    return Result(document, f"{markdown(found)}\n{done}", code)
+    return Result(document, f"{markdown(found, BRIEF)}\n{done}", code)
 
 
 @sweep.command(name="report")

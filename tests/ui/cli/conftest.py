@@ -9,6 +9,7 @@ from toy_pair import make_pair
 
 from dflash_lab.core import generate
 from dflash_lab.ui.cli.main import main
+from tests.disk_pair import DiskPair, make_disk_pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,3 +45,9 @@ def toy_pair(monkeypatch) -> generate.Pair:
 
     monkeypatch.setattr(generate, "load_pair", load_pair)
     return pair
+
+
+@pytest.fixture(scope="session")
+def disk_pair(tmp_path_factory) -> DiskPair:
+    """A tiny target with its tokenizer, a drafter, six prompts."""
+    return make_disk_pair(tmp_path_factory.mktemp("pair"))
