@@ -13,7 +13,7 @@ from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_ran
 
 MAX_CANDIDATES = 64
 """Candidates whose C x C scores one program holds in registers."""
-RANK_TILE = 64
+RANK_TILE = 128
 """Part of the rank multiplied at a time."""
 
 

@@ -13,26 +13,33 @@ from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_ran
 
 MAX_SLOTS = 64
 """Slots of a block whose partial results one program merges."""
-CHUNK = 4096
-"""Logits that one program scans."""
+CHUNK, TILE, STAGES, WARPS = 8192, 2048, 3, 4
+"""Logits that one program scans, those it reads at a time, tiles in flight, and its warps."""
 
 
 @triton.jit
 def _greedy_accept(
     logits, proposal, num_accepted, bonus_id, values, places, arrivals, stride, V,
-    L, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, L_TILE: tl.constexpr, CHUNKS_TILE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    L, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, L_TILE: tl.constexpr,
+    CHUNKS_TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     follow(OVERLAP)
     chunk, slot, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    at = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(logits + (b * L + slot).to(tl.int64) * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)
-    # Not-a-number counts as largest, as it does in torch: the token stays one of the vocabulary.
-    x = tl.where(x != x, float("inf"), x)
-    best = tl.max(x, axis=0)
+    logits += (b * L + slot).to(tl.int64) * stride
+    lane = chunk * CHUNK + tl.arange(0, TILE)
+    best = tl.full((TILE,), float("-inf"), tl.float32)
+    place = tl.where(lane < V, 0, CHUNK)
+    for start in tl.range(0, CHUNK, TILE, num_stages=STAGES):
+        x = tl.load(logits + start + lane, mask=start + lane < V, other=float("-inf")).to(tl.float32)
+        # Not-a-number counts as largest, as it does in torch: the token stays one of the vocabulary.
+        x = tl.where(x != x, float("inf"), x)
+        better = x > best
+        best = tl.where(better, x, best)
+        place = tl.where(better, start, place)
+    top = tl.max(best, axis=0)
     partial = (b * L + slot) * CHUNKS + chunk
-    tl.store(values + partial, best)
-    tl.store(places + partial, tl.min(tl.where(x == best, at, V), axis=0))
+    tl.store(values + partial, top)
+    tl.store(places + partial, tl.min(tl.where(best == top, lane + place, V), axis=0))
 
     if arrives_last(arrivals + b, L * CHUNKS):
         k = tl.arange(0, L_TILE)
@@ -51,9 +58,9 @@ def _greedy_accept(
 def greedy_accept(logits: Tensor, proposal: Tensor, arrivals: Tensor | None = None) -> Verdict:
     """The reference's `greedy_accept`; logits may be the slice `[..., :V]` of padded ones. Raises BackendError.
 
-    Reads every logit once, B * L * V values; the rest is B * L * V / 4,096 partial maxima. Chunks of 4,096 make 488
-    programs of the smallest published block (L 8, V 248,320), enough to fill the chip; the last program of a request
-    merges. Of equal logits the lowest token wins. `arrivals`: at least B counters, see `new_arrivals`.
+    Reads every logit once, B * L * V values; the rest is B * L * V / 8,192 partial maxima. Chunks of 8,192 make 248
+    programs of a block of 8 (V 248,320), enough to fill the chip; the last program of a request merges. Of equal logits
+    the lowest token wins. `arrivals`: at least B counters, see `new_arrivals`.
     """
     batch, length, vocab = logits.shape
     check_range("greedy_accept: slots in a block", length, 1, MAX_SLOTS)
@@ -66,6 +73,7 @@ def greedy_accept(logits: Tensor, proposal: Tensor, arrivals: Tensor | None = No
     launch(
         _greedy_accept, (chunks, length, batch),
         logits, proposal, *found, values, places, arrivals_for(arrivals, batch, logits.device), logits.stride(1), vocab,
-        length, CHUNKS=chunks, CHUNK=CHUNK, L_TILE=tile(length), CHUNKS_TILE=tile(chunks), num_warps=4,
+        length, CHUNKS=chunks, CHUNK=CHUNK, TILE=TILE, STAGES=STAGES,
+        L_TILE=tile(length), CHUNKS_TILE=tile(chunks), num_warps=WARPS,
     )  # fmt: skip
     return found
