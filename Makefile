@@ -21,7 +21,7 @@ ui: $(VENV)/.ui
 test: $(VENV)/.dev browser
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.dev browser
+test-all: $(VENV)/.ray browser
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -53,6 +53,11 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@$(PIP) --editable '.[ui,notebook,dev]' -c constraints.txt
 	@$(PIP) --no-deps dflash -c constraints.txt
 	@touch $@ $(VENV)/.ui
+
+# Ray is 80 MB that only a slow test needs.
+$(VENV)/.ray: $(VENV)/.dev
+	@$(PIP) --editable '.[ray]' -c constraints.txt
+	@touch $@
 
 browser:
 	@command -v chromium >/dev/null || { \
