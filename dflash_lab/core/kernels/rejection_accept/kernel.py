@@ -101,8 +101,8 @@ def _accept_and_draw(
     ids_here = tl.sum(tl.where(here[:, None], ids, 0), axis=0)
     q_here = tl.sum(tl.where(here[:, None], q_ids, 0.0), axis=0)
     p_here = tl.exp2((tl.max(tl.where(here[:, None], at_ids, float("-inf")), axis=0) - top) * scale) / total
-    taken = tl.minimum(p_here, q_here).to(tl.float64)
-    left = p_mass - tl.sum(tl.where((ids_here // CHUNK)[None, :] == s[:, None], taken[None, :], 0.0), axis=1)
+    lost = tl.minimum(p_here, q_here).to(tl.float64)
+    left = p_mass - tl.sum(tl.where((ids_here // CHUNK)[None, :] == s[:, None], lost[None, :], 0.0), axis=1)
     # What cancels to rounding is nothing.
     left = tl.where(left > 1e-6 * p_mass, left, 0.0)
     left = tl.where(tl.max(left, axis=0) > 0, left, p_mass)
@@ -112,11 +112,12 @@ def _accept_and_draw(
     at = chosen * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + kept * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)
     whole = tl.exp2((x - top) * scale) / total
-    rest = whole
+    taken = tl.zeros((CHUNK,), tl.float32)
     for candidate in range(C):
         this = (b * K + kept) * C + candidate
         taken_id = tl.load(candidate_ids + this, mask=kept < K, other=-1).to(tl.int32)
-        rest = tl.where(at == taken_id, tl.maximum(rest - tl.load(q + this, mask=kept < K, other=0.0), 0.0), rest)
+        taken = tl.where(at == taken_id, tl.load(q + this, mask=kept < K, other=0.0), taken)
+    rest = tl.maximum(whole - taken, 0.0)
     rest = tl.where(tl.max(rest, axis=0) > 0, rest, whole)
     index, _ = _pick(rest, beyond / chosen_mass)
     tl.store(num_accepted + b, kept.to(tl.int64))
