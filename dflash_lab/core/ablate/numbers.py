@@ -156,8 +156,10 @@ def length_interval(prompts: Sequence[PromptNumbers]) -> tuple[float, float] | N
 
 def text_hash(texts: Sequence[Sequence[int]]) -> str:
     """A short hash of token ids."""
-    joined = ";".join(",".join(map(str, ids)) for ids in texts)
-    return hashlib.sha256(joined.encode()).hexdigest()[:12]
+    digest = hashlib.sha256()
+    for ids in texts:
+        digest.update(np.array([len(ids), *ids], dtype="<i8").tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _leading(holds: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -28,6 +28,8 @@ LEAST_SLOTS = {"cpu": 64, "cuda": 8192}
 """Slots in a batch, by device, below which it costs as much as one of so many."""
 MOST_SLOTS = {"cpu": 1024, "cuda": 16384}
 """Slots in a batch at most: their logits have to fit."""
+MOST_OF_A_TEXT = 1024
+"""Slots of one text that a batch is filled up to: blocks of a text are masked from each other, not left out."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class _Walker:
             rows = np.flatnonzero(asked.any(1))
             if not len(rows):
                 return
-            depth = max(int(asked.sum(1).max()), -(-self._least // (self._block_size * len(rows))))
+            fill = min(-(-self._least // (self._block_size * len(rows))), MOST_OF_A_TEXT // self._block_size)
+            depth = max(int(asked.sum(1).max()), fill)
             anchors = self._pick(asked, rows, depth)
             share = max(1, self._most // (self._block_size * anchors.shape[1]))
             for start in range(0, len(rows), share):

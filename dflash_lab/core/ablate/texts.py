@@ -183,13 +183,13 @@ def _decide(logits: Tensor, proposal: Sequence[int], tolerance: float) -> tuple[
 
 
 def write_batch(engine: Engine, prompts: Sequence[Sequence[int]], plan: TextPlan) -> list[list[int]]:
-    """Greedy answers of many prompts at once through captured steps, stop tokens or not; raises RequestError."""
+    """Greedy answers of many prompts at once through captured steps, up to a stop token; raises RequestError."""
     drafter, answers = engine.drafter, []
     for start in range(0, len(prompts), BATCH):
         run = decode_batch(
             engine,
             prompts[start : start + BATCH],
-            SamplingParams(max_new_tokens=plan.max_new_tokens),
+            SamplingParams(max_new_tokens=plan.max_new_tokens, stop_ids=plan.stop_ids),
             block_size=min(drafter.block_size, WRITING_BLOCK),
             num_candidates=drafter.num_candidates,
         )

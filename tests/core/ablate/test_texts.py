@@ -164,7 +164,7 @@ def test_batches_write_the_same_texts(tmp_path, make_drafter):
     prompts = [PROMPT, (9, 8), (7, 7, 7)]
     plan = TextPlan(15, 4, (2,))
     for prompt, answer in zip(prompts, write_batch(Engine(target, drafter, "reference"), prompts, plan), strict=True):
-        assert len(answer) == 15
+        assert len(answer) == 15 or answer[-1] == 2
         text = read_text(target, drafter, prompt, answer, plan).text
         assert text == dataclasses.replace(read_text(target, drafter, prompt, (), plan).text, near_ties=text.near_ties)
-        assert (*text.output_ids, *text.beyond_ids) == tuple(answer[: len(text.output_ids) + len(text.beyond_ids)])
+        assert text.output_ids == tuple(answer)
