@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from dflash_lab.core.serve.measure import make_task, next_go, send
 from dflash_lab.core.serve.probe import probe
 from dflash_lab.core.serve.records import LoadPlan
 from dflash_lab.core.serve.runfile import Run
+
+_count = itertools.count()
 
 CARD: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 20, "reasoning": "xhigh", "max_new_tokens": 4096}
 """The settings of the published GB300 table of Qwen3.8-Flash-Next."""
@@ -51,6 +54,12 @@ def measure_fake(url: str, path: Path, dataset: str = "gsm8k", label: str | None
 
     with ThreadPoolExecutor(1) as aside:  # a test with a browser has an event loop of its own
         return aside.submit(lambda: asyncio.run(go())).result()
+
+
+def fake_run(folder: Path, model: FakeModel | None = None, **plan: Any) -> Run:
+    """A run on a fake server, in a file of its own in `folder`."""
+    with FakeServer(model) as server:
+        return measure_fake(server.url, folder / f"{next(_count)}.jsonl", **plan)
 
 
 def gb300_runs(folder: Path, loads: tuple[int, ...] = (1, 8), **plan: Any) -> list[Path]:

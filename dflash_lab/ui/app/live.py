@@ -190,6 +190,7 @@ class BenchSource:
                 self._number = number
                 go = next_go(task, self._info, self._path(number), self._label)
                 run = await send(endpoint, task, go)
+                self._store.open(go.path)  # also when nobody looked meanwhile
                 if run.status == "server lost":
                     raise ServerError(run.ends[-1].message or "the server no longer answers")
                 if run.status != "complete":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+
+from dflash_lab.core.errors import BackendError
 
 STATIC_DIR = Path(__file__).parent / "static"
 """Holds modules and style sheets and nothing else: a server may expose the whole folder."""
@@ -30,3 +33,11 @@ def module_text(name: str = "inspector") -> str:
 def style_text(*names: str) -> str:
     """The inspector's style sheet, and after it those of these names."""
     return "".join((STATIC_DIR / f"{name}.css").read_text(encoding="utf-8") for name in ("inspector", *names))
+
+
+def plotly_js() -> Path:
+    """Plotly's script as the Python package brings it, which is not loaded for that. Raises BackendError without it."""
+    found = importlib.util.find_spec("plotly")
+    if found is None or found.origin is None:
+        raise BackendError("charts need plotly, which is not there: pip install 'dflash-lab[ui]' or '[notebook]'")
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"

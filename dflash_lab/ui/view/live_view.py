@@ -40,7 +40,8 @@ def run_view(run: Run) -> View:
     load_text = f"{plan.rate:g}/s" if plan.rate is not None else str(plan.concurrency)
     published, unknown = _published(info, plan.dataset, load_text, plan)
     positions = position_chart(run_acceptance(run))
-    none = _no_acceptance(numbers_of_run)
+    spoken = _spoken(numbers_of_run.speculation, info)
+    none = _no_acceptance(numbers_of_run, spoken)
     note = AT_THE_END if server["window_s"] else ""
     drawn = [
         figures.throughput(load, server, published, note),
@@ -55,7 +56,7 @@ def run_view(run: Run) -> View:
         "message": _progress(numbers_of_run, run),
         "facts": facts(info),
         "numbers": _beside_numbers(numbers(numbers_of_run), published, run.header.label),
-        "speculation": _spoken(numbers_of_run.speculation),
+        "speculation": spoken,
         "warnings": [*numbers_of_run.warnings, *numbers_of_run.broken[:1]],
         "figures": drawn,
         "published": published,
@@ -92,7 +93,7 @@ def watch_view(
         "message": message or ("" if snapshots else "Asking the server…"),
         "facts": facts(info) if info else [],
         "numbers": watched_numbers(snapshots, server, info.speculation if info else None),
-        "speculation": _spoken(speculation) if info else "",
+        "speculation": _spoken(speculation, info) if info else "",
         "warnings": list(info.warnings) if info else [],
         "figures": drawn,
         "published": published,
@@ -137,17 +138,19 @@ def _positions(snapshots: Sequence[Snapshot]) -> Acceptance | None:
     return acceptance if acceptance and acceptance.num_steps else None
 
 
-def _no_acceptance(numbers_of_run: RunReport) -> str:
+def _no_acceptance(numbers_of_run: RunReport, spoken: str) -> str:
     """Why a run has no acceptance to draw: off, dead and unknown must not look alike."""
     if numbers_of_run.broken:
         return f"The server's statistics do not add up, so none are shown ({numbers_of_run.broken[0]})."
     if numbers_of_run.num_requests == numbers_of_run.num_failed and numbers_of_run.speculation != "off":
         return "No answer yet."
-    return f"{SPECULATION[numbers_of_run.speculation].capitalize()}."
+    return f"{spoken[:1].upper()}{spoken[1:]}." if spoken else "The answers carry no counts by position."
 
 
-def _spoken(speculation: str) -> str:
+def _spoken(speculation: str, info: ServerInfo) -> str:
     """What is to be said of speculation: nothing if it works, for then the numbers say it."""
+    if speculation == "not reported" and info.speculation:
+        return "the server drafts and reports no acceptance"
     return "" if speculation == "working" else SPECULATION[speculation]
 
 

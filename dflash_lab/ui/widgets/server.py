@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import html
-import importlib.util
 import os
 import threading
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from typing import Any
 
 import traitlets
 
-from dflash_lab.core.errors import BackendError, RunError
+from dflash_lab.core.errors import RunError
 from dflash_lab.core.serve.endpoint import KEY_VARIABLE
 from dflash_lab.core.serve.runfile import RunReader
 from dflash_lab.core.serve.watch import Watch
-from dflash_lab.ui.view.assets import module_text, style_text
+from dflash_lab.ui.view.assets import module_text, plotly_js, style_text
 from dflash_lab.ui.view.charts import Curve, curves_svg
 from dflash_lab.ui.view.live_view import View, run_view, watch_view
 from dflash_lab.ui.widgets.base import STATIC_DIR, anywidget, enter_cell
@@ -119,7 +118,7 @@ class LiveServer(anywidget.AnyWidget):
         """A message of the page: it needs Plotly, or wants to stop."""
         match content:
             case {"plotly": True}:
-                self.send({"plotly": True}, [_plotly_js()])
+                self.send({"plotly": True}, [_packed_plotly()])
             case {"stop": True}:
                 threading.Thread(target=self.stop, daemon=True).start()  # the kernel does not wait for the server
 
@@ -159,9 +158,6 @@ def _run_looks(path: Path) -> Callable[[], tuple[str, View]]:
 
 
 @cache
-def _plotly_js() -> bytes:
+def _packed_plotly() -> bytes:
     """Plotly's script, packed. It goes to the page once, and only where a chart is drawn."""
-    found = importlib.util.find_spec("plotly")
-    if found is None or found.origin is None:
-        raise BackendError("charts need plotly, which is not there: pip install 'dflash-lab[notebook]'")
-    return gzip.compress((Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes(), 6)
+    return gzip.compress(plotly_js().read_bytes(), 6)

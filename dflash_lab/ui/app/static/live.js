@@ -24,25 +24,13 @@ window.dflashLive = (root, props, server, watch, stop) => {
   let again = false;
   let failed = false;
 
-  const load = (name) => import(new URL(`${window.dflashModules}/${name}.js`, document.baseURI));
-
-  // Plotly is large: it comes with the first chart.
-  let plotly = null;
-  const getPlotly = () => (plotly ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = new URL(window.dflashPlotly, document.baseURI);
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error("plotly.min.js did not load"));
-    document.head.append(script);
-  }));
-
   function say(text) {
     notice.textContent = text ?? "";
     notice.hidden = !text;
   }
 
-  const ready = Promise.all([load("live"), load("card")]).then(([{ mountLive }, { mountCard }]) => {
-    live = mountLive(slot, { plotly: getPlotly, onStop: stop });
+  const ready = Promise.all(["live", "card"].map(dflashLab.load)).then(([{ mountLive }, { mountCard }]) => {
+    live = mountLive(slot, { plotly: dflashLab.plotly, onStop: stop });
     card = mountCard(cardSlot);
   });
 

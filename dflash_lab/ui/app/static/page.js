@@ -67,6 +67,16 @@ window.dflashLab = (() => {
 
   const load = (name) => import(new URL(`${window.dflashModules}/${name}.js`, document.baseURI));
 
+  // Plotly is large: it comes with the first chart.
+  let coming = null;
+  const plotly = () => (coming ??= new Promise((resolve, reject) => {
+    const script = element("script");
+    script.src = new URL(window.dflashPlotly, document.baseURI);
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("plotly.min.js did not load"));
+    document.head.append(script);
+  }));
+
   function source(server, trace) {
     const summary = ask(server.trace_summary, { trace });
     const blocks = new Map();
@@ -289,5 +299,5 @@ window.dflashLab = (() => {
     show();
   }
 
-  return { inspect, compare, tools, output, download, tab, showTrace };
+  return { inspect, compare, tools, output, download, tab, showTrace, load, plotly };
 })();

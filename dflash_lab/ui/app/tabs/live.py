@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from dflash_lab.core.data.prompts import DATA_FOLDER_VARIABLE, load_prompts, local_datasets
-from dflash_lab.core.errors import DFlashLabError, RequestError
-from dflash_lab.core.serve.endpoint import KEY_VARIABLE, base_address
-from dflash_lab.core.serve.measure import Task, make_task
-from dflash_lab.core.serve.plan import MIN_WARMUP
-from dflash_lab.core.serve.published import published_tables
-from dflash_lab.core.serve.records import LoadPlan
+from dflash_lab.core.data.prompts import DATA_FOLDER_VARIABLE, local_datasets
+from dflash_lab.core.errors import DFlashLabError
+from dflash_lab.core.serve.endpoint import KEY_VARIABLE
 from dflash_lab.core.serve.watch import Watch
+from dflash_lab.ui.app.ask import (
+    MEASURE,
+    MOST_PROMPTS,
+    OWN,
+    PRESETS,
+    WATCH,
+    ZLAB,
+    command_line,
+    make_ask,
+    make_tasks,
+    preset,
+)
 from dflash_lab.ui.app.header import QUIET
 from dflash_lab.ui.app.live import GSM8K_ALONE, LiveStore
 
 TAB = "live"
 DEFAULT_URL = "http://127.0.0.1:30000"
-WATCH, MEASURE = "Watch", "Measure"
-OWN = "own prompts"
 OWN_PROMPTS = (
     "A baker sells 24 rolls in the morning and half as many in the afternoon. How many rolls is that?\n"
     "Write a Python function that returns the longest common prefix of a list of strings.\n"
     "Explain why the sky is blue, in three sentences for a child."
 )
-MOST_PROMPTS = 128
-"""Prompts of a run unless told otherwise, or all of a smaller set: as `live bench`."""
-ZLAB = "z-lab's client"
-
 # Constant text: static/live.js fills it with textContent.
 PANE = """
 <div class="dfa-notice" role="alert" hidden></div>
@@ -45,137 +46,12 @@ PANE = """
 """
 
 
-@dataclass(frozen=True)
-class Ask:
-    """What the form asks for."""
-
-    url: str
-    """Address of the server."""
-    model: str | None = None
-    """Served model, if there are several."""
-    label: str | None = None
-    """What tables call the runs."""
-    datasets: tuple[str, ...] = ()
-    """Prompt sets, in turn; empty to watch only."""
-    own_prompts: str = ""
-    """Prompts line by line, for the set `OWN`."""
-    num_prompts: int | None = None
-    """Requests of a run; None takes all, 128 at most."""
-    concurrency: tuple[int, ...] = (1,)
-    """Requests under way at a time, in turn."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """The other fields of a LoadPlan."""
-
-
-def make_ask(
-    mode: str,
-    url: str,
-    model: str,
-    label: str,
-    datasets: list[str],
-    own_prompts: str,
-    num_prompts: float | None,
-    concurrency: str,
-    max_new_tokens: float | None,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: float | None,
-    reasoning: str,
-    stream: bool,
-) -> Ask:
-    """What the form asks for. Raises RequestError, ServerError, naming what is empty or out of range."""
-    url = base_address(url)
-    names = (model.strip() or None, label.strip() or None)
-    if mode == WATCH:
-        return Ask(url, names[0])
-    given = {"max tokens": max_new_tokens, "temperature": temperature, "top-p": top_p, "top-k": top_k}
-    empty = [name for name, value in given.items() if value is None]
-    if empty:
-        raise RequestError(f"expected a number for {', '.join(empty)}, got none; fill it in")
-    ranges = {"prompts": (num_prompts or 1, 1, None), "max tokens": (max_new_tokens, 1, None),
-              "temperature": (temperature, 0, None), "top-p": (top_p, 0, 1), "top-k": (top_k, 0, None)}  # fmt: skip
-    for name, (value, low, high) in ranges.items():
-        if value < low or (high is not None and value > high) or (name == "top-p" and value == 0):
-            raise RequestError(f"{name} must be {'above ' if name == 'top-p' else ''}{low} "
-                               f"{'or more' if high is None else f'and at most {high}'}, got {value:g}")  # fmt: skip
-    if not datasets:
-        raise RequestError("expected a prompt set, got none; choose one or more")
-    if OWN in datasets and not own_prompts.strip():
-        raise RequestError("expected prompts, one a line, got none; write some")
-    options = {
-        "max_new_tokens": int(max_new_tokens),
-        "temperature": float(temperature),
-        "top_p": float(top_p),
-        "top_k": int(top_k),
-        "reasoning": reasoning.strip() or None,
-        "stream": stream,
-    }
-    loads = _concurrency(concurrency)
-    count = None if num_prompts is None else int(num_prompts)
-    return Ask(url, *names, tuple(datasets), own_prompts, count, loads, options)
-
-
-def _concurrency(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise RequestError(f"concurrency must be a number of requests, or several as 1,8,32, got {text!r}")
-    return found
-
-
-def command_line(ask: Ask, folder: Path | None = None) -> str:
-    """The command that does the same in a terminal; `folder` is where its runs are."""
-    words = [["dflash-lab", "live", "bench" if ask.datasets else "watch", ask.url]]
-    if ask.model:
-        words.append(["--model", ask.model])
-    if ask.datasets:
-        own = str((folder or Path()) / "prompts.txt")
-        words.append(["--dataset", ",".join(own if name == OWN else name for name in ask.datasets)])
-        if ask.num_prompts is not None:
-            words.append(["--num-prompts", str(ask.num_prompts)])
-        words.append(["--concurrency", ",".join(map(str, ask.concurrency))])
-        words += [[f"--{name.replace('_', '-')}", *_value(value)] for name, value in _unusual(ask.options).items()]
-        if ask.label:
-            words.append(["--label", ask.label])
-    return " \\\n  ".join(shlex.join(line) for line in words)
-
-
-def _unusual(options: dict[str, Any]) -> dict[str, Any]:
-    """The options whose value is not the default of the command."""
-    usual = LoadPlan("", 1)
-    return {name: value for name, value in options.items() if value != getattr(usual, name)}
-
-
-def _value(value: Any) -> list[str]:
-    return [] if value is True else [f"{value:g}" if isinstance(value, float) else str(value)]
-
-
 def same_command(*fields: Any) -> str:
     """The command of the form as it stands, or what is wrong with it."""
     try:
         return command_line(make_ask(*fields))
     except DFlashLabError as error:
         return f"# {error}"
-
-
-def make_tasks(ask: Ask, folder: Path) -> list[Task]:
-    """The runs that are asked for. Raises DataError. One's own prompts are written to `folder`."""
-    tasks = []
-    for name in ask.datasets:
-        if name == OWN:
-            folder.mkdir(parents=True, exist_ok=True)
-            own = folder / "prompts.txt"
-            own.write_text(ask.own_prompts.strip() + "\n", encoding="utf-8")
-            name = str(own)
-        prompts = load_prompts(name)
-        count = min(MOST_PROMPTS, prompts.available) if ask.num_prompts is None else ask.num_prompts
-        for at_a_time in ask.concurrency:
-            warmup = max(MIN_WARMUP, at_a_time)
-            plan = LoadPlan(prompts.name, count, at_a_time, num_warmup=warmup, **ask.options)
-            tasks.append(make_task(prompts, plan))
-    return tasks
 
 
 def look_ups(store: LiveStore) -> list[Callable[[Any], dict[str, Any]]]:
@@ -216,23 +92,6 @@ def _beside(value: Any) -> tuple[str, str]:
     return GSM8K_ALONE
 
 
-def preset(name: str) -> list[Any]:
-    """Max tokens, temperature, top-p, top-k and reasoning as z-lab's client has them, or as a table was made."""
-    table = next((table for table in published_tables() if _preset_name(table) == name), None)
-    if table is None:
-        usual = LoadPlan("", 1)
-        return [usual.max_new_tokens, usual.temperature, usual.top_p, usual.top_k, ""]
-    thinking = {True: "on", False: "off"}.get(table.sampling.get("thinking"), "")
-    sampling = table.sampling
-    reasoning = sampling.get("reasoning", thinking)
-    tokens = table.max_new_tokens or gr.skip()
-    return [tokens, sampling["temperature"], sampling["top_p"], sampling["top_k"], reasoning]
-
-
-def _preset_name(table: Any) -> str:
-    return f"{table.target.rsplit('/', 1)[-1]}, {table.hardware}"
-
-
 @dataclass(frozen=True)
 class Form:
     """The components of the form."""
@@ -269,8 +128,7 @@ def draw_form() -> Form:
                 None, label="Prompts", precision=0, min_width=60, placeholder=f"all, ≤ {MOST_PROMPTS}"
             )
             concurrency = gr.Textbox("1", label="Concurrency", max_lines=1, min_width=60, placeholder="1,8,32")
-        choices = [ZLAB, *map(_preset_name, published_tables())]
-        chosen = gr.Dropdown(choices, value=ZLAB, label="Settings as in", filterable=False)
+        chosen = gr.Dropdown(list(PRESETS), value=ZLAB, label="Settings as in", filterable=False)
         with gr.Row(elem_classes="dfa-fields"):
             max_new_tokens = gr.Number(2048, label="Max tokens", precision=0, min_width=60)
             temperature = gr.Number(0, label="Temperature", step=0.1, min_width=60)
@@ -359,6 +217,6 @@ def _connect(
         [form.load, start, form.own],
         **QUIET,
     )
-    form.preset.input(preset, form.preset, form.sampling, **QUIET)
+    form.preset.input(lambda name: list(preset(name).values()), form.preset, form.sampling, **QUIET)
     changed = [item.change for item in form.fields]
     gr.on(changed, same_command, form.fields, command, trigger_mode="always_last", **QUIET)
