@@ -6,8 +6,8 @@
 
 Starts the server with the bundled target, waits for it, measures, and writes `results/vllm-cpu-METHOD.json` with the
 machine's load: its throughput is no more than a sign of life. The exit code is 1 if what the answers say and what the
-server has counted differ. A drafter for `dflash` has no convolution and
-no selector (`v1-drafter.toml`); DFlash 2 needs a GPU there.
+server has counted differ. A drafter for `dflash` has no convolution and no selector (`v1-drafter.toml`); DFlash 2 needs
+a GPU there.
 """
 
 from __future__ import annotations
