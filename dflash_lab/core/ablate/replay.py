@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from dflash_lab.core.errors import NumericsError
-from dflash_lab.core.hooks import NO_HOOKS
 from dflash_lab.core.kernels.edge_walk.reference import MATERIALISE_UP_TO, walk_edges
+from dflash_lab.core.kernels.sdpa import attention_kernels
 from dflash_lab.core.model.drafter import Drafter
-from dflash_lab.core.model.proposers import candidates
 from dflash_lab.core.train.blocks import ContextKeys, block_labels, block_states, context_keys, layout
+from dflash_lab.core.train.objective import top_candidates
 
 LEAST_SLOTS = {"cpu": 64, "cuda": 8192}
 """Slots in a batch, by device, below which it costs as much as one of so many."""
@@ -90,7 +90,8 @@ def replay(
     Raises NumericsError where the drafter's scores are not finite.
     """
     walker = _Walker(drafter, texts, context, block_size, tuple(choices))
-    walker.run()
+    with attention_kernels(texts.ids.device):
+        walker.run()
     return walker.walks()
 
 
@@ -228,7 +229,8 @@ def judge(
     """
     width = max(choice.num_candidates for choice in choices)
     # One more than is chosen from: how close it came to being a candidate.
-    ids, unary = candidates(hidden, drafter.head, min(width + 1, drafter.head.num_rows), NO_HOOKS)
+    unary, rows = top_candidates(drafter.head.logits(hidden), min(width + 1, drafter.head.num_rows))
+    ids, unary = drafter.head.token_ids(rows), unary.float()
     if not bool(torch.isfinite(unary).all()):
         return None
     labels = labels.masked_fill(~inside, -1)

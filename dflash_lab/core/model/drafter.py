@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dflash_lab.core.errors import ConfigError, NumericsError, RequestError
 from dflash_lab.core.hooks import NO_HOOKS, Hooks
+from dflash_lab.core.kernels.sdpa import attention_kernels
 from dflash_lab.core.model.backbone import ContextCache, DraftBackbone
 from dflash_lab.core.model.config import DraftConfig
 from dflash_lab.core.model.head import DraftHead
@@ -127,7 +128,8 @@ class Drafter:
             cache.reserve(features.shape[0], cache.length + context.shape[1] + block_size, context)
             self.backbone.extend(cache, context)
             self._embeddings = self.block_embeddings(anchor_ids, block_size)
-            hidden = self.backbone.block(cache, self._embeddings)[:, 1:]
+            with attention_kernels(context.device):
+                hidden = self.backbone.block(cache, self._embeddings)[:, 1:]
             hidden = hooks("draft_hidden", hidden)
         with clock("select"):
             return self.proposer.propose(hidden, anchor_ids, self.head, num_candidates, temperature, rng, hooks)

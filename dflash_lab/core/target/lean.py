@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from dflash_lab.core.errors import TargetError
 from dflash_lab.core.kernels.linear import PackedLinear
+from dflash_lab.core.kernels.sdpa import attention_kernels
 from dflash_lab.core.target.base import TargetInfo, TargetOutput, check_layer_ids
 from dflash_lab.core.target.config import load_config, load_generation_config, target_info
 from dflash_lab.core.target.weights import Weights
@@ -99,11 +100,13 @@ class LeanTarget:
     @torch.inference_mode()
     def prefill(self, ids: Tensor) -> TargetOutput:
         self._length = 0
-        return self._forward(ids, last_only=True)
+        with attention_kernels(self.device):
+            return self._forward(ids, last_only=True)
 
     @torch.inference_mode()
     def verify(self, block_ids: Tensor) -> TargetOutput:
-        return self._forward(block_ids, last_only=False)
+        with attention_kernels(self.device):
+            return self._forward(block_ids, last_only=False)
 
     def rollback(self, length: int) -> None:
         self._length = length

@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from dflash_lab.core.kernels.sdpa import attention_kernels
 from dflash_lab.core.target.base import Target, TargetOutput
 from dflash_lab.core.target.config import load_config
 from dflash_lab.core.target.hf import HfTarget, load_model
@@ -27,8 +27,6 @@ from dflash_lab.core.train.objective import top_candidates
 
 COMPACT_EVERY = 32
 """Positions between two looks for finished rows."""
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Not cuDNN's, which plans anew for every length of the cache: four times slower in all."""
 TOP_K, TOP_P = 20, 0.95
 """Filters at temperature 1."""
 
@@ -109,7 +107,7 @@ class Writer:
         rows = _Rows(drafts, limit, self._device)
         for position in range(limit - 1):
             read = self._target.prefill if position == 0 else self._target.verify
-            with sdpa_kernel(KERNELS):
+            with attention_kernels(self._device):
                 logits = read(rows.tokens[rows.active, position].unsqueeze(1)).logits[:, -1]
             rows.advance(position, self._choose(logits, rows), self._end, max_prompt, max_answer)
             if position % COMPACT_EVERY == COMPACT_EVERY - 1:

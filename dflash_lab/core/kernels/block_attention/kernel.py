@@ -14,16 +14,12 @@ from dflash_lab.core.kernels.launch import FLOATS, PROGRAMS, arrivals_for, check
 
 MAX_ROWS = 128
 """Query rows of one key head that a program holds: slots times the query heads that share the key head."""
-HEIGHTS = (16, 64, 128)
-"""Rows of a tile: the first that holds them. From 64 on four warps drive the tensor cores together; 32 is slower."""
 MAX_HEAD = 256
 """Widest head."""
 KEY_TILE_BYTES = 128
 """Keys read at a time: as many as make this many bytes of one channel, 64 in half precision."""
 MAX_SPLITS = 16
 """Parts of a context that are read at once; more of them cost more to merge than they save."""
-STAGES = 2
-"""Tiles of keys and values in flight."""
 LOG2_E = 1.4426950408889634
 
 
@@ -84,21 +80,23 @@ def _block_attention(
         lane = (group * SPLITS + split) * M_TILE + m
         tl.store(stats + lane, top)
         tl.store(stats + H_KV * tl.num_programs(2) * SPLITS * M_TILE + lane, mass)
-        tl.store(sums + lane[:, None] * D_TILE + d[None, :], total, mask=cell)
+        tl.store(sums + lane[:, None] * D_TILE + d[None, :], total)
         last = arrives_last(arrivals + group, SPLITS)
         if last:
-            lanes = (group * SPLITS + tl.arange(0, SPLITS))[:, None] * M_TILE + m[None, :]
-            tops = tl.load(stats + lanes, cache_modifier=".cg")
-            masses = tl.load(stats + H_KV * tl.num_programs(2) * SPLITS * M_TILE + lanes, cache_modifier=".cg")
-            top = tl.max(tops, axis=0)
-            top = tl.where(top == float("-inf"), 0.0, top)
-            mass = tl.sum(masses * tl.exp2(tops - top[None, :]), axis=0)
+            top = tl.full((M_TILE,), float("-inf"), tl.float32)
+            mass = tl.zeros((M_TILE,), tl.float32)
             total = tl.zeros((M_TILE, D_TILE), tl.float32)
-            # Unrolled: no read waits for another.
-            for other in tl.static_range(SPLITS):
+            for other in range(SPLITS):
                 lane = (group * SPLITS + other) * M_TILE + m
-                its_total = tl.load(sums + lane[:, None] * D_TILE + d[None, :], mask=cell, cache_modifier=".cg")
-                total += its_total * tl.exp2(tl.load(stats + lane, cache_modifier=".cg") - top)[:, None]
+                its_top = tl.load(stats + lane, cache_modifier=".cg")
+                its_mass = tl.load(stats + H_KV * tl.num_programs(2) * SPLITS * M_TILE + lane, cache_modifier=".cg")
+                higher = tl.maximum(top, its_top)
+                known = tl.where(higher == float("-inf"), 0.0, higher)
+                fade, share = tl.exp2(top - known), tl.exp2(its_top - known)
+                mass = mass * fade + its_mass * share
+                its_total = tl.load(sums + lane[:, None] * D_TILE + d[None, :], cache_modifier=".cg")
+                total = total * fade[:, None] + its_total * share[:, None]
+                top = higher
         cell = cell & last
     result = (total / tl.where(mass > 0, mass, 1.0)[:, None]).to(out.dtype.element_ty)
     tl.store(out + ((b * L + slot) * H + query_head)[:, None] * D + d[None, :], result, mask=cell)
@@ -118,9 +116,9 @@ def block_attention(
 
     Reads each cached key and value once for all query heads that share it, 2 * (length + L) * H_kv * head_dim values a
     request, from `lengths`, which stay on the device: the launch is the same at any length. The context is split into
-    up to 16 parts so that a single request with 8 key heads still makes 128 programs, and ragged requests are spread
-    evenly; each leaves a float32 sum, its mass and its maximum, and the last one of a key head merges them. With a
-    window, keys before it are not read. `arrivals`: at least B * H_kv counters, see `new_arrivals`.
+    up to 16 parts so that a single request with 8 key heads still makes 128 programs; each leaves a float32 sum, its
+    mass and its maximum, and the last one of a key head merges them. With a window, keys before it are not read.
+    `arrivals`: at least B * H_kv counters, see `new_arrivals`.
     """
     batch, length, heads, size = queries.shape
     kv_heads, places = keys.shape[1:3]
@@ -138,12 +136,10 @@ def block_attention(
     check_tensor("lengths", lengths, (batch,), (torch.int32,))
     if slots is not None:
         check_tensor("slots", slots, (batch,), (torch.int32,))
-    device, width = queries.device, tile(size, 16)
-    height = next(height for height in HEIGHTS if rows <= height)
+    device, height, width = queries.device, tile(rows, 16), tile(size, 16)
     depth = KEY_TILE_BYTES // queries.element_size()
     longest = places if window is None else min(places, window + length)
-    splits = min(MAX_SPLITS, triton.cdiv(longest, 2 * depth), max(1, PROGRAMS // (batch * kv_heads)))
-    splits = tile(splits + 1) // 2  # the largest power of two in it
+    splits = max(1, min(MAX_SPLITS, triton.cdiv(longest, 2 * depth), PROGRAMS // 4 // (batch * kv_heads)))
     sums = stats = None
     if splits > 1:
         sums = torch.empty(batch, kv_heads, splits, height, width, dtype=torch.float32, device=device)
@@ -155,6 +151,6 @@ def block_attention(
         queries, keys, values, lengths, slots, out, sums, stats, arrivals, queries.stride(1), size**-0.5 * LOG2_E,
         window or 0, length, places, H=heads, H_KV=kv_heads, D=size, SPLITS=splits,
         M_TILE=height, S_TILE=depth, D_TILE=width, WINDOWED=window is not None, CAUSAL=causal,
-        SHORTENED=slots is not None, num_warps=8 if height * width > 64 * 128 else 4, num_stages=STAGES,
+        SHORTENED=slots is not None, num_warps=8 if height * width > 64 * 128 else 4, num_stages=2,
     )  # fmt: skip
     return Attended(out)
