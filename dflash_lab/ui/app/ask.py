@@ -51,7 +51,7 @@ def make_ask(
     label: str,
     datasets: list[str],
     own_prompts: str,
-    num_prompts: float | None,
+    num_prompts: str,
     concurrency: str,
     max_new_tokens: float | None,
     temperature: float | None,
@@ -65,7 +65,6 @@ def make_ask(
     names = (model.strip() or None, label.strip() or None)
     if mode == WATCH:
         return Ask(url, names[0])
-    _check("prompts", 1 if num_prompts is None else num_prompts, 1)
     _check("max tokens", max_new_tokens, 1)
     _check("temperature", temperature, 0)
     _check("top-p", top_p, 0, 1)
@@ -82,8 +81,8 @@ def make_ask(
         "reasoning": reasoning.strip() or None,
         "stream": stream,
     }
-    loads = _concurrency(concurrency)
-    count = None if num_prompts is None else int(num_prompts)
+    count = _counts("prompts", num_prompts, "nothing for all")[0] if num_prompts.strip() else None
+    loads = _counts("concurrency", concurrency, "several as 1,8,32")
     return Ask(url, *names, tuple(datasets), own_prompts, count, loads, options)
 
 
@@ -97,13 +96,14 @@ def _check(name: str, value: float | None, low: int, high: int | None = None) ->
         raise RequestError(f"{name} must be above {low} and at most {high}, got {value:g}")
 
 
-def _concurrency(text: str) -> tuple[int, ...]:
+def _counts(name: str, text: str, other: str) -> tuple[int, ...]:
+    """Whole numbers of 1 or more, separated by commas. Raises RequestError."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise RequestError(f"concurrency must be a number of requests, or several as 1,8,32, got {text!r}")
+        raise RequestError(f"{name} must be a number of 1 or more, or {other}, got {text[:40]!r}")
     return found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import secrets
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
@@ -30,6 +32,9 @@ EXAMPLE_RUN = Path(__file__).parents[2] / "assets" / "example-run.jsonl"
 
 GSM8K_ALONE = ("gsm8k", "1")
 """Data set and load whose published values a server that is watched is shown beside, until the reader chooses."""
+
+SILENT_S = 60.0
+"""A run without an end that has not grown for so long is not opened first any more."""
 
 Beside = tuple[str, str]
 
@@ -70,6 +75,12 @@ class RunSource:
     def label(self) -> str:
         header = self.run.header
         return f"{header.label} · {header.plan.name} · {header.server.hardware or 'hardware not told'}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is being written: one without an end that has not grown for long was left by a dead process."""
+        age_s = time.time() - self.run.path.stat().st_mtime if self.run.path.exists() else math.inf
+        return self.run.status == "running" and age_s < SILENT_S
 
     def version(self) -> str:
         with self._lock:
@@ -170,7 +181,9 @@ class BenchSource:
             view = dict(current.view())
             words = [f"run {self._number + 1} of {len(self._tasks)}"] if len(self._tasks) > 1 else []
             words += [message or view["message"], f"written to {self._path(self._number)}"]
-            view |= {"message": " · ".join(words), "state": "failed" if state == "failed" else view["state"]}
+            # A run that was given up in its warm-up has no end of its own.
+            over = state == "failed" or (self.job.finished and view["state"] == "running")
+            view |= {"message": " · ".join(words), "state": state if over else view["state"]}
             if self.job.finished and view["state"] != "complete":
                 view["message"] += f" · to go on, add --out {self._folder} to the command"
         return view | {"stoppable": not self.job.finished}
@@ -259,7 +272,7 @@ class LiveStore:
     def opening(self) -> Source | None:
         """What is shown before anyone chose: a run that goes on, else the newest, else the example."""
         runs = self.runs()
-        return next((source for source in runs if source.run.status == "running"), runs[0] if runs else None)
+        return next((source for source in runs if source.goes_on), runs[0] if runs else None)
 
     def watch(self, session: str, watch: Watch) -> WatchSource:
         """Show `watch` in a session, in place of what it watched or measured before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from app_fakes import FakeEngine
@@ -27,13 +28,13 @@ def tidy() -> Iterator[None]:
 
 @pytest.fixture
 def serve(tidy) -> Iterator[Callable[..., str]]:
-    """`serve(store, engine)` starts the app and gives its address."""
+    """`serve(store, engine)` starts the app and gives its address; more options are build_app's."""
     from dflash_lab.ui.app import build
 
     apps = []
 
-    def start(store: TraceStore, engine: FakeEngine | None = None) -> str:
-        apps.append(build.build_app(store, engine or FakeEngine()))
+    def start(store: TraceStore, engine: FakeEngine | None = None, **options: Any) -> str:
+        apps.append(build.build_app(store, engine or FakeEngine(), **options))
         return build.serve(apps[-1], server_name="127.0.0.1", quiet=True)
 
     yield start

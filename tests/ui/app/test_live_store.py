@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.ui.toyruns import CARD, ToySet, fake_run, gb300_runs, measure_fake
 
 FORM = {
     "mode": MEASURE, "url": "127.0.0.1:30000/v1", "model": "", "label": "", "datasets": ["gsm8k"],
-    "own_prompts": "one\n\ntwo\nthree", "num_prompts": None, "concurrency": "1", "max_new_tokens": 2048,
+    "own_prompts": "one\n\ntwo\nthree", "num_prompts": "", "concurrency": "1", "max_new_tokens": 2048,
     "temperature": 0, "top_p": 1, "top_k": 0, "reasoning": "", "stream": False,
 }  # fmt: skip
 
@@ -60,8 +61,8 @@ def here(tmp_path, monkeypatch):
         ({"url": ""}, "expected a server's address"),
         ({"datasets": []}, "expected a prompt set, got none"),
         ({"datasets": [OWN], "own_prompts": " \n"}, "expected prompts, one a line, got none"),
-        ({"num_prompts": 0}, "prompts must be 1 or more, got 0"),
-        ({"concurrency": "1,x"}, "concurrency must be a number of requests, or several as 1,8,32, got '1,x'"),
+        ({"num_prompts": "0"}, "prompts must be a number of 1 or more, or nothing for all, got '0'"),
+        ({"concurrency": "1,x"}, "concurrency must be a number of 1 or more, or several as 1,8,32, got '1,x'"),
         ({"concurrency": "0"}, "concurrency must be a number"),
         ({"max_new_tokens": None}, "expected a number for max tokens, got none"),
         ({"max_new_tokens": 0}, "max tokens must be 1 or more, got 0"),
@@ -83,7 +84,7 @@ def test_wrong_input_is_named_in_one_line(changes, said):
     [
         {},
         {"mode": WATCH, "model": "a b"},
-        {"datasets": ["gsm8k", "mt-bench"], "num_prompts": 32, "concurrency": "1, 8,32"},
+        {"datasets": ["gsm8k", "mt-bench"], "num_prompts": "32", "concurrency": "1, 8,32"},
         {"stream": True, "label": "my run"},
         {"temperature": 1, "top_p": 0.95, "top_k": 20, "reasoning": "xhigh", "max_new_tokens": 4096},
         {"datasets": [OWN]},
@@ -117,7 +118,7 @@ def test_tasks_are_every_set_at_every_concurrency(here, monkeypatch):
     names = [(task.plan.name, task.plan.num_prompts, task.plan.num_warmup) for task in tasks]
     assert names == [("gsm8k-c1", 40, 8), ("gsm8k-c16", 40, 16), ("prompts-c1", 3, 8), ("prompts-c16", 3, 16)]
     with pytest.raises(DataError, match="prompts holds 3 prompts, asked for 9"):
-        make_tasks(ask(datasets=[OWN], num_prompts=9), here / "runs")
+        make_tasks(ask(datasets=[OWN], num_prompts="9"), here / "runs")
 
 
 def test_nothing_to_show_is_an_empty_state(monkeypatch):
@@ -306,3 +307,25 @@ def test_a_server_that_refuses_is_said_and_leaves_no_run(here):
     assert view["state"] == "failed"
     assert "takes 100 tokens, prompt included" in view["message"]
     assert not (here / "runs").exists()
+
+
+def test_a_stop_in_the_warm_up_is_an_end_too(here):
+    with FakeServer(FakeModel(step_s=0.2)) as server:
+        store = LiveStore()
+        source = measure(store, server.url, Path("runs"))
+        wait_for(lambda: source.current is not None)
+        store.stop("one")
+        wait_for(lambda: source.job.finished)
+    view = look(store, source=source.id)["view"]
+    assert (view["state"], view["stoppable"]) == ("stopped", False)
+
+
+def test_a_run_that_nobody_writes_any_more_is_not_opened_first(tmp_path):
+    lines = fake_run(tmp_path).path.read_bytes().splitlines(keepends=True)
+    left, whole = tmp_path / "left.jsonl", tmp_path / "whole.jsonl"
+    left.write_bytes(b"".join(lines[:4]))
+    whole.write_bytes(b"".join(lines))
+    store = LiveStore([left, whole])
+    assert store.opening().run.path == left
+    os.utime(left, (0, 0))
+    assert store.opening().run.path == whole

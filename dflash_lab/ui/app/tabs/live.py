@@ -124,8 +124,8 @@ def draw_form() -> Form:
         )
         own = gr.Textbox(OWN_PROMPTS, label="Own prompts, one a line", lines=3, max_lines=8, visible=not local)
         with gr.Row(elem_classes="dfa-fields"):
-            num_prompts = gr.Number(
-                None, label="Prompts", precision=0, min_width=60, placeholder=f"all, ≤ {MOST_PROMPTS}"
+            num_prompts = gr.Textbox(
+                "", label="Prompts", max_lines=1, min_width=60, placeholder=f"all, ≤ {MOST_PROMPTS}"
             )
             concurrency = gr.Textbox("1", label="Concurrency", max_lines=1, min_width=60, placeholder="1,8,32")
         chosen = gr.Dropdown(list(PRESETS), value=ZLAB, label="Settings as in", filterable=False)
