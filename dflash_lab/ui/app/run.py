@@ -27,7 +27,7 @@ ENDINGS = {
 
 
 class Engine:
-    """The process's one pair of models: loaded at the first run, used by one run at a time.
+    """A pair of models, loaded at the first run. Engines with the same `lock` compute one run at a time, together.
 
     `load(notify)` gives the pair and `generate(pair, request)` a Generation; the defaults are the bundled pair and
     `core.generate`, imported at the first run so that the page opens without torch.
@@ -37,8 +37,9 @@ class Engine:
         self,
         load: Callable[[Callable[[str], None]], Any] | None = None,
         generate: Callable[[Any, GenerateRequest], Any] | None = None,
+        lock: threading.Lock | None = None,
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock = lock or threading.Lock()
         self._load = load
         self._generate = generate
         self._pair: Any = None

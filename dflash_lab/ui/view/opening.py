@@ -1,4 +1,4 @@
-"""What is shown before anyone chose: the example trace, and the step that a trace opens on."""
+"""What is shown before anyone chose: the example trace and sweep, and the step that a trace opens on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dflash_lab.core.trace import store
 from dflash_lab.core.trace.schema import Trace
 
 ASSETS = Path(__file__).parents[2] / "assets"
+EXAMPLE_SWEEP = ASSETS / "example-sweep"
+"""Results of a small sweep of the bundled pair that ship with the package."""
 
 
 def example_trace() -> Trace:

@@ -9,9 +9,11 @@ from urllib.request import Request, urlopen
 import pytest
 from toytraces import make_trace
 
-from dflash_lab.core.errors import RequestError
+from dflash_lab.core.errors import DataError, RequestError, RunError
 from dflash_lab.core.trace import store as trace_store
 from dflash_lab.ui.app import build
+from tests.core.ablate.toy_rows import make_row
+from tests.ui.toysweep import write_results
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
@@ -48,6 +50,17 @@ def test_serves_the_traces_it_is_given_and_nothing_else(tmp_path, capsys):
             build.launch([], port=app.server_port, open_browser=False, block=False)
     finally:
         app.close(verbose=False)
+
+
+def test_folders_are_told_apart_by_what_they_hold(tmp_path):
+    sweep, runs = write_results(tmp_path / "sweep", [make_row(8)]), tmp_path / "runs"
+    runs.mkdir()
+    with pytest.raises(RunError, match="holds no runs"):
+        build.launch([sweep, runs], open_browser=False, block=False)
+    (sweep / "results.jsonl").write_text("{}\n")
+    for path in (sweep, sweep / "results.jsonl"):
+        with pytest.raises(DataError, match="row 1: not a row of a sweep"):
+            build.launch([path], open_browser=False, block=False)
 
 
 def test_with_a_password_nothing_is_answered_without_it():
