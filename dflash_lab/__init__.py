@@ -17,17 +17,22 @@ _HOMES = {
     "LiveServer": "dflash_lab.ui.widgets.server",
     "SamplingParams": "dflash_lab.core.types",
     "StepTimeline": "dflash_lab.ui.widgets.timeline",
+    "Sweep": "dflash_lab.core.ablate.sweep",
+    "SweepGrid": "dflash_lab.ui.widgets.sweep",
+    "example_sweep": "dflash_lab.ui.view.opening",
     "example_trace": "dflash_lab.ui.view.opening",
     "export_html": "dflash_lab.ui.view.export",
     "generate": "dflash_lab.core.generate",
     "inspect": "dflash_lab.ui.widgets.inspector",
     "load_pair": "dflash_lab.core.generate",
     "load_prompts": "dflash_lab.core.data.prompts",
+    "load_sweep": "dflash_lab.core.ablate.results",
     "load_trace": "dflash_lab.core.trace.store",
+    "run_sweep": "dflash_lab.core.ablate.runner",
     "save_trace": "dflash_lab.core.trace.store",
     "trace_metrics": "dflash_lab.core.trace.metrics",
 }
-_NAMES_AT_HOME = {"load_trace": "load", "save_trace": "save"}
+_NAMES_AT_HOME = {"load_sweep": "load_results", "load_trace": "load", "save_trace": "save"}
 
 __all__ = ["__version__", *_HOMES]
 

@@ -22,6 +22,11 @@ def second_example() -> Trace:
     return store.load(ASSETS / "example-block-8.safetensors")
 
 
+def example_sweep() -> Path:
+    """Folder of the sweep that ships with the package."""
+    return EXAMPLE_SWEEP
+
+
 def opening_step(trace: Trace) -> int:
     """The step to show first: 4 to 7 proposals accepted and the next one refused, or the nearest to that."""
     mixed = [step for step in trace.steps if step.num_accepted < len(step.draft_ids)]

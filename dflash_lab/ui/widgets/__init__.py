@@ -7,5 +7,6 @@ timeline.py  StepTimeline: the strip of steps and their timings
 curve.py     AcceptanceCurve: how far blocks are accepted, as a Plotly figure
 live.py      Live: a decode in a worker thread, watched while it runs
 server.py    LiveServer: a live server, or a run on one, watched while it goes on
+sweep.py     SweepGrid: a sweep's results, block size by candidates
 static/      what the widgets add to the inspector's module and style sheet
 """

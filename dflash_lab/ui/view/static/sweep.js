@@ -3,13 +3,15 @@
  *   import { mountSweep } from "./sweep.js";
  *   const sweep = mountSweep(element, host);
  *   sweep.show(view);        again and again; `view` as Python's sweep_wire makes it, with an `id`
- *   sweep.select(key);       stand on the cell of this key
+ *   sweep.select({ block_size, num_candidates });       stand on another cell
+ *   sweep.measure(metric);   show another number in the cells
  *   sweep.dispose();
  *
  * host
  *   getCell(key)             => Promise of what Python's cell_wire makes
  *   onSlice(index)           another slice is wished for
- *   onSelect({key, block_size, num_candidates, metric})
+ *   onMetric(id), onSelect({block_size, num_candidates, key})       optional: where the reader moved
+ *   metric                   optional: the number to begin with
  *   onOpen({key, prompt})    optional: the trace of a prompt of this cell is wished for
  *   theme                    as the inspector's
  */
@@ -18,13 +20,13 @@ import { followTheme, h, setText } from "./dom.js";
 import { clamp } from "./numbers.js";
 
 const WORDS = { missing: "not run", failed: "failed" };
-const LEGEND = "★ ringed: the best. Hatched: not run, or failed. Below a value: 95 % over prompts.";
+const LEGEND = "★ ringed: the best. Hatched: not run, or failed. Below an acceptance length: 95 % over prompts.";
 const KEYS = "Arrow keys move; Enter opens a trace.";
 
 /** Shows a sweep in `el`; see the top of this file. */
 export function mountSweep(el, host) {
   const root = h("div", { class: "dfl dfl-sweep", role: "group", "aria-label": "Sweep" });
-  const view = { root, host, parts: [], undo: [], shown: null, metric: null, at: [0, 0], turn: 0 };
+  const view = { root, host, parts: [], undo: [], shown: null, metric: host.metric ?? null, at: [0, 0], turn: 0 };
   const [head, paintHead] = buildHead(view);
   const [heat, paintHeat] = buildHeat(view);
   const [panel, paintPanel] = buildPanel(view);
@@ -38,9 +40,14 @@ export function mountSweep(el, host) {
   followTheme(view);
   return {
     show: (shown) => show(view, shown),
-    select: (key) => {
-      const at = placeOf(view, key);
-      if (at) stand(view, at, { silent: true });
+    select: (cell) => {
+      const at = placeOf(view, cell);
+      if (at && String(at) !== String(view.at)) stand(view, at, { silent: true });
+    },
+    measure: (metric) => {
+      if (metric === view.metric || !view.shown?.grid.metrics.some(({ id }) => id === metric)) return;
+      view.metric = metric;
+      view.repaint();
     },
     dispose() {
       view.undo.forEach((undo) => undo());
@@ -56,14 +63,18 @@ function show(view, shown) {
   const { metrics } = shown.grid;
   if (!metrics.some(({ id }) => id === view.metric)) view.metric = metrics[0]?.id ?? null;
   // The reader stays at a cell while rows come in; another grid is entered at its best one.
-  const same = before && placeWhere(view, (cell) => cell.block_size === before.block_size && cell.num_candidates === before.num_candidates);
-  view.at = (view.moved && same) || best(view) || [0, 0];
+  view.at = (view.moved && before && placeOf(view, before)) || best(view) || [0, 0];
   view.repaint();
   if (other || before?.key !== here(view)?.key) loadPanel(view);
 }
 
+const where = (view) => {
+  const { block_size, num_candidates, key } = here(view);
+  return { block_size, num_candidates, key };
+};
 const here = ({ shown, at: [i, j] }) => shown?.grid.cells[i]?.[j];
-const placeOf = (view, key) => placeWhere(view, (cell) => cell.key === key);
+const placeOf = (view, { block_size, num_candidates }) =>
+  placeWhere(view, (cell) => cell.block_size === block_size && cell.num_candidates === num_candidates);
 const best = (view) => placeWhere(view, ({ looks }) => looks[view.metric]?.best);
 
 function placeWhere({ shown }, holds) {
@@ -80,8 +91,7 @@ function stand(view, at, { silent = false, focus = false } = {}) {
   view.repaint();
   if (focus) view.cells[at[0]][at[1]].focus();
   loadPanel(view);
-  const { key, block_size, num_candidates } = here(view);
-  if (!silent) view.host.onSelect?.({ key, block_size, num_candidates, metric: view.metric });
+  if (!silent) view.host.onSelect?.(where(view));
 }
 
 function loadPanel(view) {
@@ -129,9 +139,13 @@ function buildHead(view) {
 function choice(view, { id, name }) {
   const pick = () => {
     view.metric = id;
-    if (!view.moved) view.at = best(view) ?? view.at;
+    view.host.onMetric?.(id);
+    if (!view.moved) {
+      view.at = best(view) ?? view.at;
+      view.host.onSelect?.(where(view));
+      loadPanel(view);
+    }
     view.repaint();
-    loadPanel(view);
     [...view.root.querySelectorAll(".dfl-choice button")].find(({ dataset }) => dataset.metric === id)?.focus();
   };
   return h("button", { type: "button", class: "dfl-button", "data-metric": id, "aria-pressed": String(id === view.metric), text: name, onclick: pick });
