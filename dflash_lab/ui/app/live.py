@@ -27,8 +27,10 @@ from dflash_lab.core.serve.runfile import Run, RunReader
 from dflash_lab.core.serve.watch import Job, Watch
 from dflash_lab.ui.view.live_tables import card, sorted_loads
 from dflash_lab.ui.view.live_view import View, run_view, watch_view
+from dflash_lab.ui.view.opening import ASSETS
 
-EXAMPLE_RUN = Path(__file__).parents[2] / "assets" / "example-run.jsonl"
+EXAMPLE_RUN = ASSETS / "example-run.jsonl"
+"""A run on `live serve` on a CPU, which ships with the package."""
 
 GSM8K_ALONE = ("gsm8k", "1")
 """Data set and load whose published values a server that is watched is shown beside, until the reader chooses."""
@@ -74,7 +76,8 @@ class RunSource:
     @property
     def label(self) -> str:
         header = self.run.header
-        return f"{header.label} · {header.plan.name} · {header.server.hardware or 'hardware not told'}"
+        words = [header.label, header.plan.name, header.server.hardware or "hardware not told"]
+        return " · ".join((["example"] if self.run.path == EXAMPLE_RUN else []) + words)
 
     @property
     def goes_on(self) -> bool:

@@ -19,7 +19,7 @@ from dflash_lab.core.serve.records import LoadPlan
 from dflash_lab.core.serve.runfile import read_run
 from dflash_lab.core.serve.watch import Watch
 from dflash_lab.ui.app.ask import MEASURE, OWN, PRESETS, WATCH, command_line, make_ask, make_tasks, preset
-from dflash_lab.ui.app.live import LiveStore
+from dflash_lab.ui.app.live import EXAMPLE_RUN, LiveStore
 from dflash_lab.ui.app.tabs import live
 from dflash_lab.ui.cli.main import cli
 from tests.ui.toyruns import CARD, ToySet, fake_run, gb300_runs, measure_fake
@@ -329,3 +329,17 @@ def test_a_run_that_nobody_writes_any_more_is_not_opened_first(tmp_path):
     assert store.opening().run.path == left
     os.utime(left, (0, 0))
     assert store.opening().run.path == whole
+
+
+def test_the_example_opens_where_nothing_else_is_and_names_no_folder(tmp_path):
+    store = LiveStore()
+    assert store.opening() is store.example
+    assert '"/' not in EXAMPLE_RUN.read_text(encoding="utf-8")
+    view = look(store)["view"]
+    assert (view["state"], view["warnings"]) == ("complete", [])
+    assert all(figure["data"] for figure in view["figures"])
+    assert view["missing"] == ["Nothing is published of SmolLM2-135M-Instruct that is known here."]
+    assert store.example.label.startswith("example · DFlash 2 · gsm8k-c1 · ")
+    mine = store.open(fake_run(tmp_path).path)
+    assert store.opening() is mine
+    assert store.runs() == [mine, store.example]

@@ -77,7 +77,8 @@ WORDS = """
 NUMBERS = """
 ## Where numbers come from
 
-Everything on the page is read from the trace or computed from it; nothing is fetched. With *n* output tokens, *m* steps
+Everything about a trace is read from it or computed from it; nothing is fetched. The Live tab asks the address typed
+there and no other. With *n* output tokens, *m* steps
 and *clip* tokens cut off at the end:
 
 | name | formula |
@@ -92,6 +93,26 @@ first token to the last; while a run goes on it is taken from time stamps, and n
 """
 
 
+LIVE = """
+## Live servers
+
+**Watch** reads a server's own counters once a second and sends no requests. **Measure** sends prompts as z-lab's client
+does, and writes runs to `live-runs`; **Open runs…** shows runs of `dflash-lab live bench`. Runs named when the page was
+started are followed while they are written.
+
+| in the charts | means |
+|---|---|
+| solid, filled | our own load, by its requests |
+| dashed | the server's counters |
+| ◇, thin line | published: dotted where settings differ; for other hardware in the legend only |
+| ✗ | a request that failed |
+
+Throughput is completion tokens by wall time, first request to last answer. Published acceptance is completion tokens by
+steps, which reads up to 1 / steps higher than 1 + accepted / steps. A measured value is never divided by one of other
+hardware or settings. **Pause** freezes the view, not what is measured; zoom with the mouse, a double click ends it.
+"""
+
+
 def build() -> None:
     """Draw the tab; all of it is constant."""
     with gr.Row(elem_id="dfa-help"):
@@ -100,4 +121,5 @@ def build() -> None:
             gr.Markdown(NUMBERS)
         with gr.Column(min_width=320):
             gr.Markdown(KEYS)
+            gr.Markdown(LIVE)
             gr.Markdown(WORDS)
