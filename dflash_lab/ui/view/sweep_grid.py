@@ -58,7 +58,7 @@ def grid_wire(grid: Values) -> dict[str, Any]:
         flags |= dict.fromkeys(own)
         made = {name: cell[name] for name in ("block_size", "num_candidates", "key", "status", "hover")}
         made |= {
-            "interval": f"{interval[0]:.1f}–{interval[1]:.1f}" if interval else "",
+            "interval": _between(interval) if interval else "",
             "flagged": bool(own),
             "looks": {name: drawn[name][number] for name in metrics},
         }
@@ -73,6 +73,13 @@ def grid_wire(grid: Values) -> dict[str, Any]:
         "cells": lines,
         "flags": list(flags),
     }
+
+
+def _between(interval: Sequence[float]) -> str:
+    """An interval in as many digits as tell its ends apart."""
+    low, high = interval
+    digits = 1 if high - low >= 0.2 else 2
+    return f"{low:.{digits}f}–{high:.{digits}f}"
 
 
 def about(grid: Values) -> str:

@@ -27,9 +27,9 @@ def decode(row: dict, prompt: str, folder, runs) -> Trace:
 def test_every_cell_is_decoded_as_in_the_sweep(disk_pair, tmp_path, mode):
     """With and without selector, greedily and at a temperature where the sweep decoded: equal step for step."""
     sweep = Sweep(
-        block_size=(3, 5), num_candidates=(2,), selector=(True, False), dataset=(str(disk_pair.prompts),), num_prompts=3,
-        max_new_tokens=24, target=str(disk_pair.target), drafter=(str(disk_pair.drafter),), mode=mode, seed=7,
-        temperature=(0.0, 0.8) if mode == "decode" else (0.0,),
+        block_size=(3, 5), num_candidates=(2,), selector=(True, False), dataset=(str(disk_pair.prompts),),
+        num_prompts=3, max_new_tokens=24, target=str(disk_pair.target), drafter=(str(disk_pair.drafter),), mode=mode,
+        temperature=(0.0, 0.8) if mode == "decode" else (0.0,), seed=7,
     )  # fmt: skip
     run_sweep(sweep, tmp_path)
     results = load_results(tmp_path)

@@ -48,13 +48,19 @@ def test_cells_are_told_in_each_metric(document):
     assert cells[16, 4]["looks"]["tok_s"] is None
     row = next(row for row in document["rows"] if (row["block_size"], row["num_candidates"]) == (8, 4))
     assert cells[8, 4]["looks"]["mean_acceptance_length"]["text"] == f"{row['mean_acceptance_length']:.2f}"
-    assert cells[8, 4]["interval"] == "{:.1f}–{:.1f}".format(*row["interval"])
+    assert cells[8, 4]["interval"] == "{:.2f}–{:.2f}".format(*row["interval"])
     for metric, pick in (("tok_s", max), ("ms_per_token", min)):
         (best,) = [cell for cell in cells.values() if cell["looks"][metric] and cell["looks"][metric]["best"]]
         values = [row[metric] for row in document["rows"] if row["selector"]]
         assert best["looks"][metric]["text"] == shown(pick(values))
         # The best is bright, whether large or small is better.
         assert best["looks"][metric]["fill"] == colour(1.0)
+
+
+@pytest.mark.parametrize(("interval", "text"), [((4.02, 5.13), "4.0–5.1"), ((4.02, 4.13), "4.02–4.13"), (None, "")])
+def test_an_interval_has_as_many_digits_as_tell_its_ends_apart(interval, text):
+    (grid,) = report(results([make_row(8, interval=interval)]))["grids"]
+    assert grid_wire(grid)["cells"][0][0]["interval"] == text
 
 
 def test_what_was_not_timed_is_not_offered():

@@ -1,6 +1,8 @@
 // The Ablations tab: shows results, asks how a sweep goes while one does. Data is set as textContent only.
 window.dflashSweep = (root, props, server, watch, send, templates) => {
   const EVERY_MS = 700;
+  // Results that another process writes are looked at again, if not so often.
+  const IDLE_TURNS = 6;
   const ENDED = ["done", "stopped", "failed", "cancelled"];
   const [notice, work, bar, gridSlot, figureSlot] = root.querySelectorAll(
     ".dfa-notice, .dfa-sweep-work, .dfa-live-bar, .dfa-sweep-grid, .dfa-sweep-figures",
@@ -139,9 +141,10 @@ window.dflashSweep = (root, props, server, watch, send, templates) => {
   }
 
   const seenByNobody = () => document.hidden || !root.clientWidth;
+  let turn = 0;
   const timer = setInterval(() => {
     if (!root.isConnected) clearInterval(timer);
-    else if (goingOn && !seenByNobody()) look();
+    else if (!seenByNobody() && (goingOn || ++turn % IDLE_TURNS === 0)) look();
   }, EVERY_MS);
   // The tab was not selected when the page came: the first look is when it is, and one whenever it is again.
   let visible = false;
