@@ -6,6 +6,8 @@ Three stages; a stage that was stopped goes on. `replay` computes all cells and 
 last row. `decode` runs a few cells in the real loop on some of the prompts, for the time of a cell, and in float32 for
 agreement. `report` writes DIR/sweep-bundled.json (what is quoted), .md, .html and .svg. Set DFLASH_LAB_DATA to the
 folder of the evaluation sets. Needs no network once the bundled target is there.
+
+`--stage texts` is apart: it writes DIR/held-out-greedy-float32.npz, the asset of that name, on the CPU.
 """
 
 from __future__ import annotations
@@ -19,18 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from dflash_lab.core.ablate.report import report
-from dflash_lab.core.ablate.results import load_results
+from dflash_lab.core.ablate.results import TEXTS, load_results
 from dflash_lab.core.ablate.runner import Outcome, run_sweep
 from dflash_lab.core.ablate.sweep import Sweep
 from dflash_lab.core.ablate.tables import markdown
+from dflash_lab.core.ablate.work import Workbench
 from dflash_lab.core.data.prompts import DATASET_NAMES
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.provenance import provenance
+from dflash_lab.core.train.corpus import HELD_OUT_FLOAT32, join, load_corpus
 from dflash_lab.ui.view.sweep import grid_svg
 
 GRID = {"block_size": (2, 4, 8, 12, 16), "num_candidates": (1, 2, 4, 8, 16)}
 PICKED = {"block_size": (4, 8, 16), "num_candidates": (4, 16)}
 """Cells that are decoded for their time: the middle of the grid and its far corner."""
+BEYOND = 31
+"""Tokens kept after the end of a text, enough for blocks of 32."""
 
 
 def note(text: str) -> None:
@@ -42,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the stages that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--stage", choices=("replay", "decode", "report"), action="append")
+    parser.add_argument("--stage", choices=("replay", "decode", "report", "texts"), action="append")
     parser.add_argument("--datasets", nargs="+", default=list(DATASET_NAMES))
     parser.add_argument("--num-prompts", type=int, default=64)
     parser.add_argument("--max-new-tokens", type=int, default=512)
@@ -74,6 +80,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             told(run_sweep(dataclasses.replace(exact, mode=mode), options.out / "exact", notify=note))
     if "report" in stages:
         write_report(options.out, whole)
+    if "texts" in stages:
+        write_texts(options.out, dataclasses.replace(whole, device="cpu", dtype="float32"))
+
+
+def write_texts(out: Path, sweep: Sweep) -> None:
+    """What the target writes in float32 on a CPU, which is what a replay there walks along."""
+    bench = Workbench(sweep, out, note)
+    for dataset in sweep.dataset:
+        bench.reader(dataset, bench.pair.drafter, BEYOND)
+    corpus = join([load_corpus(file) for file in sorted((out / TEXTS).glob("*.npz"))])
+    dataclasses.replace(corpus, target="").save(out / HELD_OUT_FLOAT32.name)
+    note(f"{len(corpus)} texts, {len(corpus.tokens)} tokens")
 
 
 def told(outcome: Outcome) -> None:

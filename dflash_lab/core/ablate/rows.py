@@ -193,10 +193,11 @@ def _group_walks(
 def _ties(walks: Walks, choice: int, row: int, text: GreedyText, prompt: str) -> Iterator[Row]:
     """Choices of the drafter at this walk's anchors, and of the target, that rounding may turn.
 
-    `index` counts output tokens: the anchor of a drafter's block, the token that the target chose.
+    `index` counts output tokens: the anchor of a drafter's block, the token that the target chose. `turned` marks a
+    token that this reading of the text would have chosen otherwise.
     """
     margins = np.where(walks.visited[choice, row], walks.margins[choice, row], np.inf)
     for anchor in np.flatnonzero(margins < NEAR_TIE).tolist():
-        yield {"prompt": prompt, "who": "drafter", "index": anchor, "margin": float(margins[anchor])}
+        yield {"prompt": prompt, "who": "drafter", "index": anchor, "margin": float(margins[anchor]), "turned": False}
     for tie in text.near_ties:
-        yield {"prompt": prompt, "who": "target", "index": tie.index, "margin": tie.margin}
+        yield {"prompt": prompt, "who": "target", "index": tie.index, "margin": tie.margin, "turned": tie.turned}

@@ -69,12 +69,14 @@ class TextPlan:
 
 @dataclass(frozen=True)
 class NearTie:
-    """A choice of the target that rounding may turn."""
+    """A choice of the target that rounding may turn, or has turned."""
 
     index: int
     """Output token, from 0."""
     margin: float
     """Difference of its two largest logits."""
+    turned: bool
+    """Whether the text has another token than the one that this reading would choose."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,12 @@ def read_text(
     drafter.reset()
     block_size = min(drafter.block_size, WRITING_BLOCK)
     output = target.prefill(torch.tensor([list(prompt_ids)], device=target.device))
-    ids, margins = _decide(output.logits[0, -1:], known[:1], tolerance)
+    ids, choices = _decide(output.logits[0, -1:], known[:1], tolerance)
     read = [output.features]
     undrafted = 0
     while len(ids) < plan.wanted(ids, limit):
-        if len(ids) < len(known) and ids == known[: len(ids)]:
+        trusted = len(ids) < len(known) and ids == known[: len(ids)]
+        if trusted:
             proposal = known[len(ids) : len(ids) + READ_AT_ONCE]
         elif after_stop and ids[-1] in plan.stop_ids:
             proposal = list(after_stop[: limit - len(ids)])
@@ -154,19 +157,32 @@ def read_text(
             )
             proposal = draft.block_ids[0, 1:].tolist()
         output = target.verify(torch.tensor([[ids[-1], *proposal]], device=target.device))
-        tokens, found = _decide(output.logits[0], proposal, tolerance)
-        ids, margins = ids + tokens, margins + found
+        # What is known was the target's choice once; what is drafted has to be its choice now.
+        tokens, found = _decide(output.logits[0], proposal, tolerance if trusted else 0.0)
+        ids, choices = ids + tokens, choices + found
         target.rollback(len(prompt_ids) + len(ids) - 1)
         read.append(output.features[:, : len(tokens)])
     count = plan.wanted(ids, limit)
     num_output = plan.num_output(ids, limit)
-    close = (NearTie(i, margin) for i, margin in enumerate(margins[:count]) if margin < NEAR_TIE)
+    close = (NearTie(i, *choice) for i, choice in enumerate(choices[:count]) if choice.close or choice.turned)
     text = GreedyText(tuple(prompt_ids), tuple(ids[:num_output]), tuple(ids[num_output:count]), limit, tuple(close))
     return Reading(text, torch.cat(read, dim=1)[0, : len(text.ids) - 1])
 
 
-def _decide(logits: Tensor, proposal: Sequence[int], tolerance: float) -> tuple[list[int], list[float]]:
-    """Accepted tokens of a proposal and the target's own after them, each with the margin of its choice.
+class _Choice(NamedTuple):
+    """How the target chose a token."""
+
+    margin: float
+    turned: bool
+
+    @property
+    def close(self) -> bool:
+        """Whether rounding may turn it."""
+        return self.margin < NEAR_TIE
+
+
+def _decide(logits: Tensor, proposal: Sequence[int], tolerance: float) -> tuple[list[int], list[_Choice]]:
+    """Accepted tokens of a proposal and the target's own after them, each with how it was chosen.
 
     Row i of `logits [n, V]` judges proposal i; a proposal that is nearly the largest passes.
     """
@@ -175,11 +191,13 @@ def _decide(logits: Tensor, proposal: Sequence[int], tolerance: float) -> tuple[
     if not all(margin >= 0 for margin in margins):
         raise NumericsError("the target's logits are not finite: try --dtype float32")
     judged = logits[: len(proposal)].float().gather(1, torch.tensor([list(proposal)], device=logits.device).T.long())
-    passes = (values[: len(proposal)] - judged[:, 0] <= tolerance).tolist()
-    accepted = passes.index(False) if False in passes else min(len(proposal), len(logits))
-    if accepted == len(logits):
-        return list(proposal[:accepted]), margins
-    return [*proposal[:accepted], int(best.indices[accepted, 0])], margins[: accepted + 1]
+    behind = (values[: len(proposal)] - judged[:, 0]).tolist()
+    accepted = next((i for i, gap in enumerate(behind) if not gap <= tolerance), len(behind))
+    tokens = list(proposal[:accepted])
+    if accepted < len(logits):
+        tokens.append(int(best.indices[accepted, 0]))
+    turned = [gap > 0 for gap in behind[:accepted]] + [False]
+    return tokens, [_Choice(*choice) for choice in zip(margins[: len(tokens)], turned[: len(tokens)], strict=True)]
 
 
 def write_batch(engine: Engine, prompts: Sequence[Sequence[int]], plan: TextPlan) -> list[list[int]]:

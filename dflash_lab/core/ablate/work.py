@@ -23,7 +23,7 @@ from dflash_lab.core.model.checkpoint import load_checkpoint
 from dflash_lab.core.model.config import DraftConfig
 from dflash_lab.core.model.drafter import DraftCheckpoint, Drafter, bind
 from dflash_lab.core.target.bundled import drafter_folder
-from dflash_lab.core.train.corpus import HELD_OUT, Corpus, load_corpus
+from dflash_lab.core.train.corpus import HELD_OUT, HELD_OUT_FLOAT32, Corpus, load_corpus
 
 Notify = Callable[[str], None]
 
@@ -157,14 +157,20 @@ class Workbench:
             reader.read(index)
             if index % SAVE_EVERY == SAVE_EVERY - 1 or index == len(reader) - 1:
                 texts = [(ids, reader.read(i).text.ids[len(ids) :]) for i, ids in enumerate(prompts[: index + 1])]
-                _corpus(texts, pair.target.info.name).save(file)
+                _corpus(texts, dataset, pair.target.info.name).save(file)
         return reader
 
     def _known(self, prompts: Sequence[tuple[int, ...]], file: Path) -> dict[tuple[int, ...], Sequence[int]]:
-        """Answers from an earlier call, and on a CPU those that come with dflash-lab for its own target."""
+        """Answers from an earlier call, and on a CPU those that come with dflash-lab for its own target.
+
+        They were written in bfloat16, but for those in a file of float32: where precision turned a near tie, the text
+        is another from there on.
+        """
         known: dict[tuple[int, ...], Sequence[int]] = {}
         if self.sweep.target == BUNDLED and self.pair.engine is None:
             known |= _answers(load_corpus(HELD_OUT))
+            if self.sweep.dtype == "float32":
+                known |= _answers(load_corpus(HELD_OUT_FLOAT32))
         if file.exists():
             known |= _answers(load_corpus(file))
         return {ids: known[ids] for ids in prompts if ids in known}
@@ -184,7 +190,7 @@ def _answers(corpus: Corpus) -> dict[tuple[int, ...], Sequence[int]]:
     return found
 
 
-def _corpus(texts: Sequence[tuple[Sequence[int], Sequence[int]]], target: str) -> Corpus:
+def _corpus(texts: Sequence[tuple[Sequence[int], Sequence[int]]], source: str, target: str) -> Corpus:
     """Prompts and answers as a corpus."""
     count = len(texts)
     whole = np.array([token for prompt, answer in texts for token in (*prompt, *answer)], dtype=np.uint32)
@@ -193,6 +199,6 @@ def _corpus(texts: Sequence[tuple[Sequence[int], Sequence[int]]], target: str) -
         np.array([len(prompt) + len(answer) for prompt, answer in texts], dtype=np.int64),
         np.array([len(prompt) for prompt, _ in texts], dtype=np.int64),
         np.zeros(count, dtype=np.float32),
-        np.full(count, ""),
+        np.full(count, source),
         target,
     )

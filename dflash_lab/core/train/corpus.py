@@ -25,6 +25,8 @@ from dflash_lab.core.target.text import Text
 ASSETS = Path(__file__).parents[2] / "assets"
 SLICE = ASSETS / "corpus-slice.npz"
 HELD_OUT = ASSETS / "held-out-greedy.npz"
+HELD_OUT_FLOAT32 = ASSETS / "held-out-greedy-float32.npz"
+"""What the target writes in float32 after the first prompts of each set, and for some tokens beyond the end."""
 KEYS = ("tokens", "lens", "plen", "temp", "src")
 NGRAM = 13
 """Words in a row that two prompts may not share: the length used to clean training sets since GPT-3."""

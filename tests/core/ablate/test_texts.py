@@ -1,6 +1,7 @@
 """Greedy texts: known ones are checked in one pass, wrong or missing parts are written, near ties are listed."""
 
 import dataclasses
+from collections import Counter
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from dflash_lab.core.decode.loop import Decoding
 from dflash_lab.core.errors import NumericsError, RequestError
 from dflash_lab.core.target.toy import ToyTarget
 from dflash_lab.core.trace.compare import ROUNDING_MARGIN
+from dflash_lab.core.train.corpus import HELD_OUT, HELD_OUT_FLOAT32, load_corpus
 from dflash_lab.core.types import SamplingParams
 
 PROMPT = (3, 1, 4, 1, 5)
@@ -102,10 +104,22 @@ def test_near_ties_are_listed_and_a_known_text_may_break_them(make_drafter):
     assert all(0 <= tie.margin < NEAR_TIE for tie in own.near_ties)
     known = read_text(target, drafter, PROMPT, (*text[:4], other), TextPlan(5, 4, ())).text
     assert known.output_ids == (*text[:4], other)
+    assert [tie.index for tie in known.near_ties if tie.turned] == [4]
+    assert not any(tie.turned for tie in own.near_ties)
     table[text[3], other] -= NEAR_TIE
     known = read_text(ToyTarget(table), drafter, PROMPT, (*text[:4], other), TextPlan(5, 4, ())).text
     assert known.output_ids == text[:5]
     assert known.near_ties == ()
+
+
+def test_a_drafted_token_is_not_tolerated(make_drafter, scripted):
+    table = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) * 3
+    text = greedy(ToyTarget(table.clone()), 10)
+    other = int(table[text[3]].topk(2).indices[1])
+    table[text[3], other] = table[text[3], text[4]] - NEAR_TIE / 2
+    target = ToyTarget(table)
+    drafter = scripted(target, lambda start, anchor, count: [other] * count)
+    assert read_text(target, drafter, PROMPT, (), TextPlan(10, 4, ())).text.output_ids == greedy(target, 10)
 
 
 def test_half_precision_tolerates_more():
@@ -168,3 +182,16 @@ def test_batches_write_the_same_texts(tmp_path, make_drafter):
         text = read_text(target, drafter, prompt, answer, plan).text
         assert text == dataclasses.replace(read_text(target, drafter, prompt, (), plan).text, near_ties=text.near_ties)
         assert text.output_ids == tuple(answer)
+
+
+def test_the_texts_that_come_along_go_on_beyond_their_end():
+    corpus = load_corpus(HELD_OUT_FLOAT32)
+    sets = ("gsm8k", "math500", "humaneval", "mbpp", "mt-bench")
+    assert Counter(corpus.sources.tolist()) == dict.fromkeys(sets, 16)
+    shipped = {tuple(prompt.tolist()) for prompt in load_corpus(HELD_OUT).prompts()}
+    assert sum(tuple(prompt.tolist()) in shipped for prompt in corpus.prompts()) >= 60, "another selection"
+    stop = 2
+    for index, start in enumerate(corpus.prompt_lengths):
+        answer = corpus.conversation(index)[start:].tolist()
+        end = answer.index(stop) + 1 if stop in answer else 512
+        assert len(answer) == min(512, end + 31)
