@@ -80,6 +80,13 @@ class RunSource:
         return " · ".join((["example"] if self.run.path == EXAMPLE_RUN else []) + words)
 
     @property
+    def ended(self) -> bool:
+        """Whether it has an end, by what is in its file now."""
+        if self.run.status == "running":
+            self.version()
+        return self.run.status != "running"
+
+    @property
     def goes_on(self) -> bool:
         """Whether it is being written: one without an end that has not grown for long was left by a dead process."""
         age_s = time.time() - self.run.path.stat().st_mtime if self.run.path.exists() else math.inf
@@ -306,7 +313,7 @@ class LiveStore:
         with self._lock:
             lead, info = self._lead(source)
             target = (info.target or info.model) if info else None
-            ended = [other for other in self.runs() if other.run.status != "running"]
+            ended = [other for other in self.runs() if other.ended]
             same = [other.run for other in ended if target and _target(other.run) == target]
             alike, left_out = _alike(lead.run, same) if lead else ([], [])
             key = (target, tuple((str(run.path), len(run.attempts)) for run in alike), tuple(left_out))

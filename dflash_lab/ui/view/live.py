@@ -62,7 +62,8 @@ def late_window_s(info: ServerInfo | None, snapshots: Sequence[Snapshot]) -> flo
 def _before(snapshots: Sequence[Snapshot], index: int, window_s: float) -> Snapshot:
     """The last snapshot at least `window_s` before the one at `index`, else the first."""
     end = snapshots[index].at_s
-    return next((s for s in reversed(snapshots[:index]) if end - s.at_s >= window_s), snapshots[0])
+    earlier = (snapshots[i] for i in range(index - 1, -1, -1))
+    return next((snapshot for snapshot in earlier if end - snapshot.at_s >= window_s), snapshots[0])
 
 
 def interval_length(interval: Interval) -> tuple[float | None, str | None]:
@@ -171,14 +172,14 @@ def watched_numbers(
     since = f"the last {series['window_s']:g} s" if series["window_s"] else "the last two looks"
     whole = between(snapshots[0], snapshots[-1]) if len(snapshots) > 1 else None
     length, convention = interval_length(whole) if whole else (None, None)
-    meaning = CONVENTIONS.get(convention or "", "not reported by its counters")
+    meaning = f"{CONVENTIONS[convention]}; since the watch began" if convention else "no step was counted yet"
     stats = whole.stats if whole else None
     known = stats is not None and stats.num_accepted is not None and stats.num_proposed
     rate = stats.num_accepted / stats.num_proposed if known else None
     found = [
         _number("throughput now", now, "tok/s", f"by its counters, over {since}"),
         _number("throughput", whole and whole.tok_s, "tok/s", "by its counters, since the watch began"),
-        _number("acceptance length", length, "", f"{meaning}; since the watch began"),
+        _number("acceptance length", length, "", meaning),
         _number("acceptance rate", rate, "", "accepted / proposed; falls as the block grows"),
         _number("running", last and last.running, "", "requests that are being decoded"),
         _number("waiting", last and last.waiting, "", "requests in its queue"),

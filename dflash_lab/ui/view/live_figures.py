@@ -97,12 +97,14 @@ def histogram(positions: Mapping[str, Any], empty: str) -> Figure:
         "marker": marker,
         "texttemplate": "%{y:.0%}",
         "textposition": "outside",
+        "textfont": {"size": 11 if last < 8 else 9},
+        "constraintext": "none",
         "cliponaxis": False,
         "showlegend": False,
         "hovertemplate": "%{x} accepted: %{customdata} steps, %{y:.1%}<extra></extra>",
     }
     layout = _layout("proposals accepted in a step", "closest")
-    layout["xaxis"] |= {"dtick": 1}
+    layout["xaxis"] |= {"dtick": 1, "showgrid": False}
     layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.15 * max(counts, default=0) / total if total else 1]}
     note = f"{total:,} verification steps; the bonus token is not counted" if counts else ""
     return _figure("histogram", "Steps by accepted", [bars] if counts else [], layout, note, empty)
@@ -124,7 +126,7 @@ def survival(positions: Mapping[str, Any], empty: str) -> Figure:
                 rate | {"mode": "lines+markers", "marker": {"color": SERVER, "size": 7, "symbol": "square-open"}}
             )
     layout = _layout("position in the block", "closest")
-    layout["xaxis"] |= {"dtick": 1}
+    layout["xaxis"] |= {"dtick": 1, "range": [0.7, len(places) + 0.3]}
     layout["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
     return _figure("survival", "Survival by position", data, layout, POSITIONS if places else "", empty)
 

@@ -10,7 +10,14 @@ import pytest
 from dflash_lab.core.serve.fake_model import FakeModel
 from dflash_lab.core.serve.records import ServerInfo, Snapshot
 from dflash_lab.ui.view import live_figures as figures
-from dflash_lab.ui.view.live import load_series, position_chart, published_beside, run_acceptance, server_series
+from dflash_lab.ui.view.live import (
+    late_window_s,
+    load_series,
+    position_chart,
+    published_beside,
+    run_acceptance,
+    server_series,
+)
 from dflash_lab.ui.view.live_view import run_view, watch_view
 from tests.ui.toyruns import CARD, fake_run
 
@@ -176,3 +183,16 @@ def test_a_restarted_server_is_a_gap():
     series = server_series(snapshots)
     assert series["tok_s"] == [100.0, None, 100.0]
     assert series["restarts"] == [2.0]
+
+
+def test_counters_that_come_late_are_averaged():
+    """SGLang counts a request's tokens when it ends: between two looks that is all or nothing."""
+    tokens = [0, 0, 0, 600, 600, 600, 1200, 1200, 1200, 1800, 1800, 1800, 2400]
+    late = [Snapshot(10.0 + 2 * i, "metrics", running=1, output_tokens=n) for i, n in enumerate(tokens)]
+    assert late_window_s(GB300, late) == 10
+    assert max(server_series(late)["tok_s"]) == 300
+    smooth = server_series(late, window_s=late_window_s(GB300, late))["tok_s"]
+    assert all(60 <= rate <= 120 for rate in smooth[4:])
+    assert late_window_s(dataclasses.replace(GB300, backend="vllm"), late) == 0
+    steady = [dataclasses.replace(snapshot, decoded_tokens=5) for snapshot in late]
+    assert late_window_s(GB300, steady) == 0

@@ -42,6 +42,11 @@ def figure(live: LiveServer, name: str) -> dict:
     return next(item for item in live.view["figures"] if item["id"] == name)
 
 
+def counted(live: LiveServer) -> int:
+    """Verification steps in the histogram."""
+    return int((figure(live, "histogram")["note"] or "0").split()[0].replace(",", ""))
+
+
 def test_a_server_is_watched_until_stopped(tmp_path):
     model = FakeModel(backend="vllm", acceptance=(0.9, 0.8, 0.7))
     with FakeServer(model) as server, LiveServer(server.url, interval_s=0.05) as live:
@@ -49,12 +54,12 @@ def test_a_server_is_watched_until_stopped(tmp_path):
         assert live.view["state"] == "running"
         run = measure_fake(server.url, tmp_path / "run.jsonl", num_prompts=8)
         steps = sum(record.stats.num_steps for record in run.requests)
-        wait_for(lambda: (figure(live, "histogram")["note"] or "0").split()[0] != "0" and number(live, "running") == 0)
+        wait_for(lambda: counted(live) == steps)
         assert number(live, "acceptance length") == pytest.approx(model.acceptance_length, rel=0.1)
         live.stop()
         assert live.view["state"] == "stopped"
         assert live.view["stoppable"] is False
-        assert steps <= int(figure(live, "histogram")["note"].split()[0].replace(",", ""))
+        assert counted(live) == steps
         json.dumps(live.get_state(), allow_nan=False)
 
 

@@ -12,12 +12,8 @@
  */
 
 import { followTheme, h, setText, watchSize } from "./dom.js";
+import { drawPlot } from "./plot.js";
 
-const CONFIG = {
-  displaylogo: false,
-  responsive: true,
-  modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
-};
 const OPEN = ["recommended", "failed"];
 
 /** Shows figures and tables in `el`; see the top of this file. */
@@ -124,21 +120,17 @@ function buildFigure() {
   return { node, paint };
 }
 
-async function draw(Plotly, plot, { title, data, layout }, { root, host, shown }) {
-  if (!plot.clientWidth) return;
+function draw(Plotly, plot, { title, data, layout }, { root, host, shown }) {
   const dark = root.classList.contains("dfl-dark");
   const own = {
-    autosize: true,
-    width: plot.clientWidth,
     height: plot.clientHeight,
     margin: { l: 46, r: 10, t: 8, b: 40 },
     font: { family: getComputedStyle(root).fontFamily, size: 11 },
     legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", entrywidth: 0 },
-    // The same revision: what the reader zoomed into or switched off in the legend stays while numbers change.
-    uirevision: `${shown.id} ${title}`,
     template: host.templates[dark ? "dark" : "light"],
   };
-  await Plotly.react(plot, data.map((trace) => ({ ...trace })), { ...structuredClone(layout), ...own }, CONFIG);
+  const fresh = data.map((trace) => ({ ...trace })); // Plotly writes into what it is given
+  return drawPlot(Plotly, plot, fresh, { ...structuredClone(layout), ...own }, `${shown.id} ${title}`);
 }
 
 /** A figure's numbers: a line for each x, a column for each trace. */

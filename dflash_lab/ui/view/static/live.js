@@ -12,18 +12,13 @@
  */
 
 import { followTheme, h, later, setText, watchSize } from "./dom.js";
+import { drawPlot } from "./plot.js";
 
 const GOES_ON = ["waiting", "running"];
 const SAID_EVERY_MS = 5000;
 
 /** Charts of the first row, which are wider. */
 const WIDE = ["throughput", "acceptance"];
-
-const CONFIG = {
-  displaylogo: false,
-  responsive: true,
-  modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
-};
 
 /** Shows live views in `el`; see the top of this file. */
 export function mountLive(el, host) {
@@ -191,20 +186,17 @@ function buildChart(id) {
   return { node, paint };
 }
 
-async function draw(Plotly, plot, { data, layout }, root, source) {
-  if (!plot.clientWidth) return;
+function draw(Plotly, plot, { data, layout }, root, source) {
   const colours = getComputedStyle(root);
-  // The same uirevision: what the reader zoomed into or switched off in the legend stays over every update.
-  const own = { autosize: true, width: plot.clientWidth, uirevision: source, font: { family: colours.fontFamily, size: 12 } };
   const look = {
-    font: { color: "--dfl-text" },
+    font: { family: colours.fontFamily, size: 12, color: "--dfl-text" },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: "--dfl-raised", bordercolor: "--dfl-line", font: { color: "--dfl-text", size: 12 }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: "--dfl-muted", activecolor: "--dfl-text", remove: ["sendChartToCloud"] },
   };
-  const painted = coloured({ data, layout: { ...layout, ...own, ...look, font: { ...own.font, ...look.font } } }, colours);
-  await Plotly.react(plot, painted.data, painted.layout, CONFIG);
+  const painted = coloured({ data, layout: { ...layout, ...look } }, colours);
+  return drawPlot(Plotly, plot, painted.data, painted.layout, source);
 }
 
 /** A figure with the colours of the theme in place of the names of their custom properties. */
