@@ -52,8 +52,8 @@ def test_a_server_is_watched_until_stopped(tmp_path):
     with FakeServer(model) as server, LiveServer(server.url, interval_s=0.05) as live:
         wait_for(lambda: figure(live, "requests")["data"])
         assert live.view["state"] == "running"
-        run = measure_fake(server.url, tmp_path / "run.jsonl", num_prompts=8)
-        steps = sum(record.stats.num_steps for record in run.requests)
+        measure_fake(server.url, tmp_path / "run.jsonl", num_prompts=8)
+        steps = sum(server.ledger.histogram)
         wait_for(lambda: counted(live) == steps)
         assert number(live, "acceptance length") == pytest.approx(model.acceptance_length, rel=0.1)
         live.stop()
