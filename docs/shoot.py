@@ -34,6 +34,7 @@ TABS = {
     "generate": "#dfa-run",
     "live": ".dfl-live-survival .main-svg",
     "compare": "#dfa-comparison .dfl-grid td",
+    "sweep": ".dfl-figure:nth-child(3) .main-svg",
     "help": "#dfa-help h2",
 }
 """By tab what is there once it is drawn."""

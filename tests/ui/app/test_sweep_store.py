@@ -11,6 +11,7 @@ import pytest
 from app_fakes import FakeEngine
 from toytraces import make_trace
 
+from dflash_lab.core.ablate.again import find_prompt
 from dflash_lab.core.errors import DataError, RequestError
 from dflash_lab.core.trace.schema import Trace
 from dflash_lab.ui.app import sweep_run
@@ -148,6 +149,17 @@ def test_a_half_written_row_is_read_over_and_a_broken_one_is_told(sweeps, folder
     answer = sweep_view({})
     assert answer["view"] is None
     assert "row 10: not a row of a sweep" in answer["problem"]
+
+
+def test_the_shipped_example_is_whole_and_its_prompts_are_there(tmp_path):
+    source = SweepStore(own_folder=tmp_path).opening()
+    assert source.kind == "example"
+    found = source.report()
+    assert (found["num_rows"], found["failed"], found["warnings"]) == (50, [], [])
+    assert {status for grid in found["grids"] for line in grid["status"] for status in line} == {"done"}
+    assert all(find_prompt(row, each["prompt"], source.folder).text for row in source.results().rows[:1]
+               for each in row["per_prompt"])  # fmt: skip
+    assert {item["category"] for item in found["recommended"]} == {None, "math", "code", "explain", "write"}
 
 
 # ---- sweeps of the page

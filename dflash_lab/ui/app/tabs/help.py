@@ -112,12 +112,32 @@ steps, which reads up to 1 / steps higher than 1 + accepted / steps. A measured 
 hardware or settings. **Pause** freezes the view, not what is measured; zoom with the mouse, a double click ends it.
 """
 
+SWEEP = """
+## Ablations
+
+A cell is one setting of the drafter on one prompt set. **Replay** walks along the target's own greedy texts, which no
+setting changes: exactly what decoding would do, many cells at once, with step times measured apart. **Decode** runs the
+real loop, at any temperature.
+
+| in the grid | means |
+|---|---|
+| ★, ring | the best cell of the number that is shown |
+| small numbers | 95 % of the acceptance length, by drawing the *n* prompts again |
+| hatched | not run, or failed; why is in a table below |
+| † | allowed, but not as trained: a block above the trained one |
+
+**Open in Inspect**, or a prompt's name, decodes that prompt here with the cell's setting, and says whether it went as
+in the sweep. A sweep that the page runs lies in `sweeps`; the same form goes on where it was stopped. **Open results…**
+takes the `results.jsonl` of another machine, and `sweep.json` with it.
+"""
+
 
 def build() -> None:
     """Draw the tab; all of it is constant."""
     with gr.Row(elem_id="dfa-help"):
         with gr.Column(min_width=320):
             gr.Markdown(READING)
+            gr.Markdown(SWEEP)
             gr.Markdown(NUMBERS)
         with gr.Column(min_width=320):
             gr.Markdown(KEYS)
