@@ -124,9 +124,7 @@ def run(
     steps, seconds, every = (options.pop(name) for name in ("steps", "seconds", "evaluate_every"))
     place = _device(device)
     few, slow = steps is not None and steps <= 40, place == "cpu"
-    budget = Budget(
-        steps, seconds, log_every=1 if few else 20, save_every=10 if slow else 1000, evaluate_every=every
-    )
+    budget = Budget(steps, seconds, log_every=1 if few else 20, save_every=10 if slow else 1000, evaluate_every=every)
     changes = {"batch_size": 2, "anchors": 8} if place == "cpu" else {}
     changes |= {name: value for name, value in options.items() if value is not None}
     recipe = _recipe(recipe_name, target).change(training=changes)
