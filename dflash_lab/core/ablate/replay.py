@@ -24,7 +24,7 @@ from dflash_lab.core.model.drafter import Drafter
 from dflash_lab.core.train.blocks import ContextKeys, block_labels, block_states, context_keys, layout
 from dflash_lab.core.train.objective import top_candidates
 
-LEAST_SLOTS = {"cpu": 64, "cuda": 8192}
+LEAST_SLOTS = {"cpu": 32, "cuda": 8192}
 """Slots in a batch, by device, below which it costs as much as one of so many."""
 MOST_SLOTS = {"cpu": 1024, "cuda": 16384}
 """Slots in a batch at most: their logits have to fit."""
@@ -134,8 +134,8 @@ class _Walker:
             rows = np.flatnonzero(asked.any(1))
             if not len(rows):
                 return
-            fill = min(-(-self._least // (self._block_size * len(rows))), MOST_OF_A_TEXT // self._block_size)
-            depth = max(int(asked.sum(1).max()), fill)
+            # What more a text asks for waits: it may be one of those that others would have been filled up with.
+            depth = min(-(-self._least // (self._block_size * len(rows))), MOST_OF_A_TEXT // self._block_size)
             anchors = self._pick(asked, rows, depth)
             share = max(1, self._most // (self._block_size * anchors.shape[1]))
             for start in range(0, len(rows), share):
