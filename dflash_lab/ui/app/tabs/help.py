@@ -98,7 +98,7 @@ LIVE = """
 
 **Watch** reads a server's own counters once a second and sends no requests. **Measure** sends prompts as z-lab's client
 does, and writes runs to `live-runs`; **Open runs…** shows runs of `dflash-lab live bench`. Runs named when the page was
-started are followed while they are written.
+started are followed while they are written. `DFLASH_LAB_API_KEY` is sent as the server's key.
 
 | in the charts | means |
 |---|---|
