@@ -60,6 +60,8 @@ class SweepRun:
     def stop(self) -> None:
         """End it; rows that are done are kept."""
         self._stopped.set()
+        if not self.finished:
+            self.message = "Stopping…"
 
     def join(self, seconds: float | None = None) -> None:
         """Wait for the end, `seconds` at most."""
@@ -119,7 +121,7 @@ class SweepRun:
         """The last line it said is what the page says."""
         with process.stderr as lines:
             for line in lines:
-                if line.strip() and not self.finished:
+                if line.strip() and not self._stopped.is_set():
                     self.message = line.strip()
 
     def _finish(self, code: int) -> None:

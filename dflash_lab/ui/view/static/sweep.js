@@ -177,6 +177,8 @@ function buildHeat(view) {
     if (drawn !== axes) {
       drawn = axes;
       build(view, grid, head, body);
+      // Beyond this the table scrolls in its box.
+      table.style.minWidth = `${84 + 58 * grid.candidate_counts.length}px`;
     }
     const metric = grid.metrics.find(({ id }) => id === view.metric)?.name ?? "nothing measured";
     table.setAttribute("aria-label", `${metric} by block size and candidates`);
