@@ -236,16 +236,17 @@ def test_a_server_that_is_down_or_goes_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "wanted", "said"),
     [
-        (FakeModel(api_key="secret"), "set DFLASH_LAB_API_KEY to the server's key"),
-        (FakeModel(metrics=False, backend="vllm"), "publishes no counters to watch"),
+        (FakeModel(api_key="secret"), None, "set DFLASH_LAB_API_KEY to the server's key"),
+        (FakeModel(metrics=False, backend="vllm"), None, "publishes no counters to watch"),
+        (FakeModel(name="tiny"), "huge", "does not serve 'huge'; it serves tiny"),
     ],
 )
-def test_servers_that_cannot_be_watched_say_why(model, said):
+def test_servers_that_cannot_be_watched_say_why(model, wanted, said):
     with FakeServer(model) as server:
         store = LiveStore()
-        source = store.watch("one", Watch(server.url))
+        source = store.watch("one", Watch(server.url, wanted))
         wait_for(lambda: look(store, source=source.id)["view"]["state"] == "failed")
         assert said in look(store, source=source.id)["view"]["message"]
 
