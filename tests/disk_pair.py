@@ -45,6 +45,6 @@ def make_disk_pair(folder: Path) -> DiskPair:
         np.zeros(24, dtype=np.float32),
         np.full(24, "own"),
     )
-    train(make_recipe(), bench, corpus, None, Budget(steps=160), folder / "drafter", notify=lambda text: None)
+    train(make_recipe(), bench, corpus, None, Budget(steps=100), folder / "drafter", notify=lambda text: None)
     (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     return DiskPair(folder / "target", folder / "drafter", folder / "prompts.txt")

@@ -55,6 +55,8 @@ class Here:
     def run(self, sweep: Sweep, folder: Path, jobs: Sequence[Job], notify: Notify) -> Iterator[Row]:
         bench = Workbench(sweep, folder, notify)
         self.seconds = bench.seconds
+        # What does not load ends the sweep in one line, before there is a row.
+        assert bench.pair.drafter is not None
         for job in jobs:
             yield from job_rows(bench, job)
 
@@ -109,6 +111,7 @@ def run_sweep(
     """
     started = time.perf_counter()
     executor = executor or Here()
+    command = sweep.command()
     sweep = executor.place(sweep)
     folders = {name: drafter_path(name, notify) for name in sweep.drafter}
     configs = {name: DraftConfig.from_checkpoint(path) for name, path in folders.items()}
@@ -123,7 +126,7 @@ def run_sweep(
         for warning in writer.results.warnings:
             notify(f"warning: {warning}")
         missing = [cell for cell in cells if keys[cell] not in writer.done]
-        writer.begin({"sweep": sweep.to_dict(), "command": sweep.command(), "provenance": provenance()})
+        writer.begin({"sweep": sweep.to_dict(), "command": command, "provenance": provenance()})
         jobs = _jobs(sweep, missing, keys)
         try:
             with watch(len(missing)) as advance:

@@ -105,6 +105,8 @@ class Sweep:
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise RequestError(f"{name} names a value twice: {', '.join(map(str, values))}")
+        if "none" in self.drafter:
+            raise RequestError("a sweep compares settings of a drafter; drafter none leaves nothing to compare")
         if self.mode == "replay" and any(self.temperature):
             raise RequestError(
                 "a replay walks along the target's greedy text, and temperature "

@@ -52,7 +52,7 @@ class Workbench:
         self._checkpoints: dict[str, DraftCheckpoint] = {}
         self._variants: dict[tuple[str, Knobs], Pair] = {}
         self._prompts: dict[str, PromptSet] = {}
-        self._readers: dict[tuple[str, tuple[int, ...]], Reader] = {}
+        self._readers: dict[tuple[str, int, tuple[int, ...]], Reader] = {}
         self._costs: dict[tuple[str, Knobs, int, int], StepCost | None] = {}
 
     @contextmanager
@@ -64,7 +64,7 @@ class Workbench:
 
     @property
     def pair(self) -> Pair:
-        """The target with the sweep's first drafter, as it was trained."""
+        """The target with the sweep's first drafter, as it was trained. Raises what loading raises."""
         if self._pair is None:
             with self.clock("load"):
                 placed = self.sweep.placement()
@@ -120,12 +120,12 @@ class Workbench:
         Each text goes on for at least `beyond` tokens after its stop token.
         """
         plan = TextPlan(self.sweep.max_new_tokens, beyond, tuple(self.pair.target.info.stop_ids))
-        name, written = (dataset, drafter.config.target_layer_ids), self.pair.drafter
-        if any(kept != dataset for kept, _ in self._readers):
+        name, written = (dataset, beyond, drafter.config.target_layer_ids), self.pair.drafter
+        if any(kept[0] != dataset for kept in self._readers):
             self._readers.clear()
         if name in self._readers:
             return self._readers[name]
-        base = (dataset, written.config.target_layer_ids)
+        base = (dataset, beyond, written.config.target_layer_ids)
         with self.clock("texts"):
             if base not in self._readers:
                 self._readers[base] = self._write(dataset, written, plan)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,15 +11,16 @@ import time
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from dflash_lab.core.ablate import rows as row_module
-from dflash_lab.core.ablate import runner
+from dflash_lab.core.ablate import runner, texts, work
 from dflash_lab.core.ablate.report import report
 from dflash_lab.core.ablate.results import ROWS, load_results
 from dflash_lab.core.ablate.runner import Here, run_sweep
 from dflash_lab.core.ablate.sweep import Sweep
-from dflash_lab.core.errors import ConfigError, DataError, NumericsError, RequestError
-from dflash_lab.core.model.checkpoint import load_checkpoint
+from dflash_lab.core.errors import CheckpointError, DataError, NumericsError, RequestError, TargetError
+from dflash_lab.core.model.checkpoint import load_checkpoint, save_checkpoint
 
 KEYS = {
     "block_size", "num_candidates", "selector", "dataset", "num_prompts", "mean_acceptance_length",
@@ -46,9 +48,10 @@ def test_replay_and_decode_agree_in_every_cell(disk_pair, tmp_path):
     knobs = {"conv": (True, False), "layers": ("all", "shift+1", "drop2"), "window": (0, 5)}
     one = {"block_size": (5,), "num_candidates": (4,)}
     for mode in ("replay", "decode"):
-        outcome = run_sweep(small(disk_pair, mode=mode, **sizes), tmp_path)
+        brief = small(disk_pair, mode=mode, num_prompts=3, max_new_tokens=16)
+        outcome = run_sweep(dataclasses.replace(brief, **sizes), tmp_path)
         assert (outcome.num_computed, outcome.failed) == (18, ())
-        outcome = run_sweep(small(disk_pair, mode=mode, **one, **knobs), tmp_path)
+        outcome = run_sweep(dataclasses.replace(brief, **one, **knobs), tmp_path)
         assert (outcome.num_computed, outcome.num_skipped, outcome.failed) == (11, 1, ())
     found = report(load_results(tmp_path))
     assert found["agreement"]["num_cells"] == found["agreement"]["num_equal"] == 29
@@ -60,7 +63,7 @@ def test_replay_and_decode_agree_in_every_cell(disk_pair, tmp_path):
     pairs = {}
     for row in rows:
         assert row.keys() >= KEYS
-        assert row["num_prompts"] == len(row["per_prompt"]) == 4
+        assert row["num_prompts"] == len(row["per_prompt"]) == 3
         name = tuple(row[axis] for axis in ("block_size", "num_candidates", "selector", "conv", "layers", "window"))
         pairs.setdefault(name, []).append(row)
     same = ("argmax_acceptance_length", "best_path_acceptance_length", "zlab_acceptance_length", "output_hash",
@@ -171,16 +174,22 @@ def test_a_drafter_that_does_not_load_fails_alone(disk_pair, tmp_path):
         assert failed["drafter"] == str(broken)
 
 
+def test_a_pair_that_does_not_load_ends_the_sweep(disk_pair, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text((disk_pair.drafter / "config.json").read_text())
+    (broken / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        run_sweep(small(disk_pair, drafter=(str(broken),)), tmp_path / "s")
+    assert load_results(tmp_path / "s").rows == ()
+
+
 def test_another_drafter_under_the_same_name_is_another_cell(disk_pair, tmp_path):
-    import shutil
-
-    from dflash_lab.core.model.checkpoint import save_checkpoint
-
     folder = tmp_path / "drafter"
     shutil.copytree(disk_pair.drafter, folder)
     sweep = small(disk_pair, drafter=(str(folder),), block_size=(6,), num_candidates=(4,))
     first = run_sweep(sweep, tmp_path / "s")
-    checkpoint = load_checkpoint(folder, dtype=__import__("torch").float32, device="cpu")
+    checkpoint = load_checkpoint(folder, dtype=torch.float32, device="cpu")
     checkpoint.model.backbone.norm.weight.mul_(-1)
     raw = json.loads((folder / "config.json").read_text())
     save_checkpoint(checkpoint.model, raw, folder, checkpoint.model.backbone.norm.weight.dtype)
@@ -219,13 +228,11 @@ def test_blocks_above_the_trained_one_are_flagged(disk_pair, tmp_path):
         ({"dataset": ("nowhere",)}, DataError, "no prompt set 'nowhere'"),
         ({"num_candidates": (129,)}, RequestError, "num_candidates must be 1 to 128"),
         ({"layers": ("shift+2",)}, RequestError, "would tap"),
-        ({"drafter": ("/nowhere",)}, ConfigError, None),
+        ({"drafter": ("/nowhere",)}, TargetError, "neither 'bundled', a folder, nor a hub id"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(disk_pair, tmp_path, changes, error, said):
-    from dflash_lab.core.errors import DFlashLabError
-
-    with pytest.raises(DFlashLabError if said is None else error, match=said):
+    with pytest.raises(error, match=said):
         run_sweep(small(disk_pair, **changes), tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
@@ -233,8 +240,6 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(disk_pair, tmp_path, c
 def test_texts_are_kept_and_read_again(disk_pair, tmp_path, monkeypatch):
     run_sweep(small(disk_pair), tmp_path)
     (kept,) = (tmp_path / "texts").iterdir()
-    from dflash_lab.core.ablate import texts
-
     known = []
     read_text = texts.read_text
 
@@ -250,8 +255,6 @@ def test_texts_are_kept_and_read_again(disk_pair, tmp_path, monkeypatch):
 
 
 def test_memory_may_be_short(disk_pair, tmp_path, monkeypatch):
-    from dflash_lab.core.ablate import work
-
     wanted = [row["per_prompt"] for row in _rows(small(disk_pair), tmp_path / "a")]
     monkeypatch.setattr(work, "KEEP_BYTES", {"cpu": 0})
     monkeypatch.setattr(row_module, "GROUP", 2)

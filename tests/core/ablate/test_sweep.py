@@ -40,6 +40,7 @@ def test_a_file_and_words_say_the_same(tmp_path):
         ({"dataset": "a,,b"}, "dataset must be names with commas"),
         ({"num_prompts": 0}, "num_prompts must be at least 1, got 0"),
         ({"num_prompts": "4"}, "num_prompts must be like 8, got '4'"),
+        ({"drafter": "none"}, "drafter none leaves nothing to compare"),
         ({"mode": "guess"}, "mode must be replay or decode, got 'guess'"),
         ({"temperature": "0,0.7"}, "temperature 0.7 changes the text: use --mode decode"),
         ({"max_new_tokens": [64, 128]}, "max_new_tokens is no axis: another value may change the output text"),
