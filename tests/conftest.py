@@ -17,7 +17,11 @@ settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked gpu where there is no CUDA device."""
+    """Skip the tests marked gpu where there is no CUDA device; those with a browser come last.
+
+    Playwright keeps an event loop running from its first page on, and a command beside it could not run its own.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not torch.cuda.is_available():
         for item in on_gpu:

@@ -87,5 +87,6 @@ def make_pair() -> Pair:
     likely[list(CYCLE)] = 9.0
     head = DraftHead(config, lambda hidden: target.head(hidden) + likely)
     drafter = Drafter(model, target.embed, head, "toy drafter")
-    backends = {"kernels": "reference", "forward": "lean", "dtype": "float32", "device": "cpu", "threads": 1}
+    backends = {"kernels": "reference", "forward": "lean", "loop": "eager", "dtype": "float32", "device": "cpu"}
+    backends["threads"] = 1
     return Pair(target, drafter, ToyText(), Path("toy"), backends, ("the toy pair knows no words",))

@@ -53,10 +53,10 @@ class Timing:
     """The reference, operation by operation."""
     compiled_us: float | None = None
     """The reference under torch.compile; None where that fails."""
-    not_compiled: str | None = None
-    """Why torch.compile fails, in its words."""
     other_us: float | None = None
     """For edge_walk: compiled edge scores, then a Triton walk."""
+    not_compiled: str | None = None
+    """Why torch.compile fails, in its words."""
 
 
 def require_gpu() -> torch.device:

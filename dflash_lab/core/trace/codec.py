@@ -36,7 +36,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:
-    """Read `value`, JSON data, as `kind`: a dataclass, or a type made of int, float, str, tuple, Mapping, `| None`.
+    """Read `value`, JSON data, as `kind`: a dataclass, or a type made of int, float, str, tuple, Mapping, `|`.
 
     `where` opens every message. Raises TraceError naming the place and what was expected there.
     """
@@ -52,13 +52,28 @@ def _reader(kind: Any) -> _Read:
         return _dataclass_reader(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        (inner,) = (_reader(argument) for argument in arguments if argument is not type(None))
-        return lambda value, where: None if value is None else inner(value, where)
+        return _union_reader(arguments)
     if origin is tuple:
         return _tuple_reader(arguments[0])
     if origin is Mapping:
         return _mapping_reader(*arguments)
     return _scalar_reader(kind)
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> _Read:
+    """One kind or null, or a dataclass among others: JSON tells it from them, being an object."""
+    objects = [_reader(kind) for kind in kinds if dataclasses.is_dataclass(kind)]
+    others = [_reader(kind) for kind in kinds if kind is not type(None) and not dataclasses.is_dataclass(kind)]
+    assert len(objects) <= 1 and len(others) <= 1, kinds
+    nothing = type(None) in kinds
+
+    def read(value: Any, where: str) -> Any:
+        if nothing and value is None:
+            return None
+        choices = objects if objects and (isinstance(value, dict) or not others) else others
+        return choices[0](value, where)
+
+    return read
 
 
 def _scalar_reader(kind: type) -> _Read:

@@ -155,6 +155,15 @@ def test_a_server_that_dies_leaves_what_was_measured(tmp_path):
     assert any("in 2 goes" in text for text in report(run).warnings)
 
 
+@pytest.fixture
+def heeded():
+    """Ctrl-C is heard, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded")
 def test_an_interrupt_keeps_what_was_finished_and_goes_on_later(tmp_path):
     path = tmp_path / "run.jsonl"
     done = threading.Event()

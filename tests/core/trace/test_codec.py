@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dflash_lab.core.errors import TraceError
 from dflash_lab.core.trace.codec import from_json, to_json
 from dflash_lab.core.trace.schema import TokenInfo, TraceHeader
-from dflash_lab.core.types import GenerateRequest, SamplingParams, StepRecord, StopReason
+from dflash_lab.core.types import Conversation, GenerateRequest, SamplingParams, StepRecord, StopReason, Turn
 
 RECORD = StepRecord(0, 3, 1, (4, 5), 1, 6, (4, 6), 0)
 
@@ -74,3 +74,8 @@ def test_a_whole_number_is_a_float_and_other_objects_are_refused():
     assert math.isclose(from_json(TraceHeader, to_json(TraceHeader(decode_s=1)), "header").decode_s, 1.0)
     with pytest.raises(TraceError, match="may hold numbers, strings, lists and mappings, got PosixPath"):
         to_json({"path": Path("x")})
+
+
+def test_a_conversation_round_trips_as_a_prompt():
+    request = GenerateRequest(Conversation((Turn("user", "hello"),)))
+    assert from_json(GenerateRequest, to_json(request), "request") == request

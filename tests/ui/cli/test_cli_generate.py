@@ -14,8 +14,8 @@ from dflash_lab.ui.cli import generate as cli
 
 PROMISED = set(
     "prompt_ids output_ids text stop_reason num_steps produced_per_step mean_acceptance_length zlab_acceptance_length "
-    "acceptance_rate survival decode_tok_s time_to_first_token_ms device dtype kernels forward target drafter trace "
-    "warnings seed block_size num_candidates provenance".split()
+    "acceptance_rate survival decode_tok_s time_to_first_token_ms device dtype kernels loop forward target drafter "
+    "trace warnings seed block_size num_candidates provenance".split()
 )
 
 pytestmark = pytest.mark.usefixtures("toy_pair")
