@@ -64,7 +64,7 @@ def _union_reader(kinds: tuple[Any, ...]) -> _Read:
     """One kind or null, or a dataclass among others: JSON tells it from them, being an object."""
     objects = [_reader(kind) for kind in kinds if dataclasses.is_dataclass(kind)]
     others = [_reader(kind) for kind in kinds if kind is not type(None) and not dataclasses.is_dataclass(kind)]
-    assert len(objects) <= 1 and len(others) <= 1, kinds
+    assert max(len(objects), len(others)) <= 1, kinds
     nothing = type(None) in kinds
 
     def read(value: Any, where: str) -> Any:
