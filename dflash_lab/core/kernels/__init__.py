@@ -24,8 +24,8 @@ OPS = (
 def choose_backend(name: str, loop: str) -> str:
     """The backend for a request of `auto`, `reference` or `triton` in a `loop`; never another than asked for.
 
-    `auto` is Triton where it is installed and can run. Triton kernels run in the captured loop (`graph`), where nothing but
-    the GPU's own time is left to save.
+    `auto` is Triton where it is installed and can run. Triton kernels run in the captured loop (`graph`), where nothing
+    but the GPU's own time is left to save.
     """
     if name not in BACKENDS:
         raise BackendError(f"kernels must be one of {', '.join(BACKENDS)}, got {name!r}")
