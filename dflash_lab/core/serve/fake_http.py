@@ -74,8 +74,6 @@ class HttpServer:
 
     def __init__(self) -> None:
         self.url = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fake server", daemon=True)
         self._connections: set[asyncio.Task] = set()
         self._server: asyncio.Server | None = None
 
@@ -84,6 +82,9 @@ class HttpServer:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        # Not before: a server that is never entered would leave its loop open.
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake server", daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
         return self
