@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from dflash_lab.core.errors import BackendError
+from dflash_lab.ui.view.assets import plotly_js
 from dflash_lab.ui.view.charts import plotly_template
 from dflash_lab.ui.view.export import script_json
 from dflash_lab.ui.view.sweep import slice_figures
@@ -98,17 +97,9 @@ def sweep_html(report: Mapping[str, Any]) -> str:
         hidden="hidden" if len(grids) < 2 else "",
         options="".join(f'<option value="{i}">{html.escape(name)}</option>' for i, name in enumerate(names)),
         tables="".join(map(_table, report["tables"])),
-        plotly=plotly_script().read_text(encoding="utf-8"),
+        plotly=plotly_js().read_text(encoding="utf-8"),
         data=script_json(data),
     )
-
-
-def plotly_script() -> Path:
-    """Plotly's script, as its package brings it. Raises BackendError if it is not installed."""
-    found = importlib.util.find_spec("plotly")
-    if found is None:
-        raise BackendError("the page needs plotly, which is not installed; pip install 'dflash-lab[ui]'")
-    return Path(found.origin).parent / "package_data" / "plotly.min.js"
 
 
 def _table(table: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ def test_names_are_escaped(document):
         assert "<img" not in text
         assert "&lt;img" in text or "onerror" not in text
     page = sweep_html(document)
-    page = page.replace(sweep_page.plotly_script().read_text(encoding="utf-8"), "")
+    page = page.replace(sweep_page.plotly_js().read_text(encoding="utf-8"), "")
     assert "<img" not in page
     assert page.count("</script>") == 3
 
@@ -78,7 +78,7 @@ def test_a_grid_as_a_picture(document):
 
 
 def test_without_plotly_the_extra_is_named(document, monkeypatch):
-    monkeypatch.setattr(sweep_page.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BackendError, match="pip install 'dflash-lab"):
         sweep_html(document)
 
