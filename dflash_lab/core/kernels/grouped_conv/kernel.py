@@ -14,8 +14,8 @@ from dflash_lab.core.kernels.launch import FLOATS, check_range, check_tensor, la
 
 MAX_TAPS = 8
 """Taps are unrolled."""
-SLOT_TILE, CHANNEL_TILE = 16, 256
-"""Most slots and channels of a program's tile."""
+SLOT_TILE, CHANNEL_TILE, WARPS = 1, 1024, 4
+"""Most slots and channels of a program's tile, and its warps."""
 
 
 @triton.jit
@@ -68,6 +68,6 @@ def grouped_conv(x: Tensor, delta: Tensor, base: Tensor) -> Convolved:
     launch(
         _grouped_conv, (triton.cdiv(groups, together), triton.cdiv(length, slots), batch),
         x, delta, base, out, length, delta.stride(1), TAPS=taps, GROUPS=groups, SIZE=size,
-        L_TILE=slots, G_TILE=together, S_TILE=width, num_warps=4,
+        L_TILE=slots, G_TILE=together, S_TILE=width, num_warps=WARPS,
     )  # fmt: skip
     return Convolved(out)
