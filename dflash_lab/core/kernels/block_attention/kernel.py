@@ -20,6 +20,8 @@ KEY_TILE_BYTES = 128
 """Keys read at a time: as many as make this many bytes of one channel, 64 in half precision."""
 MAX_SPLITS = 16
 """Parts of a context that are read at once; more of them cost more to merge than they save."""
+LARGE, STAGES = 64 * 128, 3
+"""Query rows times channels that take more warps and leave room for two tiles of keys and values; tiles in flight."""
 LOG2_E = 1.4426950408889634
 
 
@@ -151,6 +153,7 @@ def block_attention(
         queries, keys, values, lengths, slots, out, sums, stats, arrivals, queries.stride(1), size**-0.5 * LOG2_E,
         window or 0, length, places, H=heads, H_KV=kv_heads, D=size, SPLITS=splits,
         M_TILE=height, S_TILE=depth, D_TILE=width, WINDOWED=window is not None, CAUSAL=causal,
-        SHORTENED=slots is not None, num_warps=8 if height * width > 64 * 128 else 4, num_stages=2,
+        SHORTENED=slots is not None, num_warps=8 if height * width > LARGE else 4,
+        num_stages=2 if height * width > LARGE else STAGES,
     )  # fmt: skip
     return Attended(out)
