@@ -118,6 +118,33 @@ def test_logits_that_are_not_finite_still_give_a_token(value):
     assert 0 <= int(found.bonus_id) < 9
 
 
+@pytest.mark.parametrize("place", [0, 6, 8999])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_first_logit_that_is_not_finite_is_the_largest(value, place):
+    logits = torch.zeros(1, 2, 9000, device=DEVICE)
+    logits[:, :, place:] = value
+    proposal = torch.full((1, 1), place, dtype=torch.int64, device=DEVICE)
+    found = load_kernel("greedy_accept", DEVICE)(logits, proposal)
+    assert (int(found.num_accepted), int(found.bonus_id)) == (1, place)
+    stats = load_kernel("token_stats", DEVICE)(logits)
+    assert (stats.best_id == place).all()
+    assert (stats.log_norm == float("inf")).all()
+
+
+# token_stats
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # numpy's, in the interpreter
+def test_rows_of_the_least_values_have_a_norm():
+    """A filter writes minus infinity, or the least finite number."""
+    least = torch.finfo(torch.float32).min
+    logits = torch.full((1, 3, 9000), float("-inf"), device=DEVICE)
+    logits[0, 1:] = least
+    logits[0, 2, 8195] = 2.5
+    kernel, reference = load_kernel("token_stats", DEVICE), load_spec("token_stats").reference
+    torch.testing.assert_close(kernel(logits), reference(logits), rtol=1e-6, atol=0.0)
+
+
 # rejection_accept
 
 

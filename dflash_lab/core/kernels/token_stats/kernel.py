@@ -8,36 +8,48 @@ import triton.language as tl
 from torch import Tensor
 
 from dflash_lab.core.kernels.device import arrives_last, follow
+from dflash_lab.core.kernels.greedy_accept.kernel import as_largest, largest_of_each
 from dflash_lab.core.kernels.launch import FLOATS, arrivals_for, check_range, check_tensor, launch, tile
 from dflash_lab.core.kernels.token_stats.reference import TokenStats
 
-CHUNK = 4096
-"""Logits that one program scans."""
+CHUNK, WARPS = 16384, 4
+"""Logits that one program reads, and its warps."""
 MAX_CHUNKS = 4096
 """Partial results of a row that one program merges."""
+LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def _finite(best):
-    """What is taken off before the exponential: infinity less itself is no number, and a chunk may be filtered away."""
-    return tl.where(tl.abs(best) == float("inf"), 0.0, best)
+def _base(best):
+    """The power of two that a sum of exponentials is relative to: its largest term, made finite.
+
+    Infinity less itself is no number, and a chunk may be filtered away.
+    """
+    return tl.maximum(tl.where(best == float("inf"), 0.0, best), -1e30) * LOG2_E
 
 
 @triton.jit
 def _token_stats(
     logits, best_id, top2, log_norm, partials, places, arrivals, stride, V, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS_TILE: tl.constexpr, OVERLAP: tl.constexpr,
+    TOGETHER: tl.constexpr, CHUNKS_TILE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     follow(OVERLAP)
     chunk, row = tl.program_id(0), tl.program_id(1)
-    at = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < V, other=float("-inf")).to(tl.float32)
-    # Not-a-number counts as largest, as it does in torch: the token stays one of the vocabulary.
-    x = tl.where(x != x, float("inf"), x)
-    best = tl.max(x, axis=0)
+    logits += row.to(tl.int64) * stride
+    # Neighbours that are read together lie in one thread, which reduces them first: the rest is done once for them all.
+    groups, near = tl.arange(0, CHUNK // TOGETHER), tl.arange(0, TOGETHER)
+    at = chunk * CHUNK + groups[:, None] * TOGETHER + near[None, :]
+    x = tl.load(logits + at, mask=at < V, other=float("-inf")).to(tl.float32)
+    bests = largest_of_each(x)
+    sums = tl.sum(tl.exp2(x * LOG2_E - _base(bests)[:, None]), axis=1)
+    best, group = tl.max(bests, axis=0, return_indices=True)
+    mass = tl.sum(sums * tl.exp2(_base(bests) - _base(best)), axis=0)
+    at = chunk * CHUNK + group * TOGETHER + near
+    x = as_largest(tl.load(logits + at, mask=at < V, other=float("-inf")).to(tl.float32))
     place = tl.min(tl.where(x == best, at, V), axis=0)
-    second = tl.max(tl.where(at == place, float("-inf"), x), axis=0)
-    mass = tl.sum(tl.exp(x - _finite(best)), axis=0)
+    # The next largest is a neighbour of the largest, or the largest of other neighbours.
+    second = tl.max(tl.where(groups == group, float("-inf"), bests), axis=0)
+    second = tl.maximum(second, tl.max(tl.where(at == place, float("-inf"), x), axis=0))
     lane = row * CHUNKS + chunk
     lanes = tl.num_programs(1) * CHUNKS
     tl.store(partials + lane, best)
@@ -57,8 +69,9 @@ def _token_stats(
         place = tl.min(tl.where(tops == best, ids, V), axis=0)
         # The next largest is its chunk's second or another chunk's largest.
         second = tl.max(tl.where(ids == place, seconds, tops), axis=0)
-        mass = tl.sum(masses * tl.exp(tops - _finite(best)), axis=0)
-        norm = tl.where(mass > 0, _finite(best) + tl.log(tl.where(mass > 0, mass, 1.0)), float("-inf"))
+        mass = tl.sum(masses * tl.exp2(_base(tops) - _base(best)), axis=0)
+        # Without a sum all is filtered away; a sum that is no number has an infinite logit.
+        norm = tl.where(mass > 0, (_base(best) + tl.log2(tl.where(mass > 0, mass, 1.0))) * LN_2, best)
         tl.store(best_id + row, place.to(tl.int64))
         tl.store(top2 + 2 * row, best)
         tl.store(top2 + 2 * row + 1, second)
@@ -68,8 +81,9 @@ def _token_stats(
 def token_stats(logits: Tensor, arrivals: Tensor | None = None) -> TokenStats:
     """The reference's `token_stats`; logits may be the slice `[..., :V]` of padded ones. Raises BackendError.
 
-    Reads every logit once, B * L * V values: a program leaves the two largest of its chunk of 4,096 and the sum of
-    exponentials, and the last program of a row merges them. `arrivals`: at least B * L counters, see `new_arrivals`.
+    Reads every logit once, B * L * V values, and of each chunk the winner's 16 bytes once more: a program leaves the
+    two largest of its chunk of 16,384 and the sum of exponentials, and the last program of a row merges them.
+    `arrivals`: at least B * L counters, see `new_arrivals`.
     """
     batch, length, vocab = logits.shape
     check_tensor("logits", logits, (batch, length, vocab), FLOATS, rows_apart=True)
@@ -85,6 +99,6 @@ def token_stats(logits: Tensor, arrivals: Tensor | None = None) -> TokenStats:
     launch(
         _token_stats, (chunks, rows),
         logits, *found, partials, places, arrivals_for(arrivals, rows, device), logits.stride(1), vocab,
-        CHUNKS=chunks, CHUNK=CHUNK, CHUNKS_TILE=tile(chunks), num_warps=4,
+        CHUNKS=chunks, CHUNK=CHUNK, TOGETHER=16 // logits.element_size(), CHUNKS_TILE=tile(chunks), num_warps=WARPS,
     )  # fmt: skip
     return found
