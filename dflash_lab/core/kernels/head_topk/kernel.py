@@ -22,6 +22,8 @@ ROW_TILE = 1024
 """Channels of a group's rows that are read at a time when its logits are computed again."""
 MAX_PARTS = 1024
 """Parts of the vocabulary that are compared with each other, unless there are more candidates."""
+SORT_WARPS, AGAIN_WARPS = 8, 4
+"""Warps of a program that sorts a position's groups, and of one that computes a group's logits again."""
 LOWEST = tl.constexpr(-(1 << 63))
 """Smaller than the key of any logit."""
 
@@ -39,7 +41,7 @@ class Tile(NamedTuple):
     """Tiles of operands in flight."""
 
 
-HALF_TILES = (Tile(16, 64, 4, 4), Tile(32, 64, 4, 4), Tile(64, 128, 4, 3), Tile(128, 256, 8, 3))
+HALF_TILES = (Tile(16, 64, 4, 4), Tile(32, 64, 4, 4), Tile(64, 128, 4, 3), Tile(128, 256, 8, 4))
 """Tiles in half precision: the first that holds all positions, or else the last. Few positions wait for the weights;
 for many, a tile as large as the registers hold keeps the tensor cores busy."""
 FLOAT_TILES = (Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3))
@@ -273,12 +275,12 @@ def head_topk(
     launch(
         _best_groups, (count,), maxima, tops, sums, groups, logsumexp, tiles, shape[1],
         LOG_PARTS=max(_log2(tile(tiles)) - log_fold, chosen["LOG_C"]), LOG_FOLD=log_fold,
-        LOG_PER=_log2(cut.rows // GROUP), CAPPED=capped, SUMMED=want_logsumexp, num_warps=4, **chosen,
+        LOG_PER=_log2(cut.rows // GROUP), CAPPED=capped, SUMMED=want_logsumexp, num_warps=SORT_WARPS, **chosen,
     )  # fmt: skip
     launch(
         _logits_again, (num_candidates, count),
         hidden, weight, groups, logits, found.unary, found.rows, arrivals_for(arrivals, count, hidden.device),
-        vocab_size, *shape, D=size, D_TILE=min(ROW_TILE, tile(size)), LOG_G=_log2(GROUP), CAPPED=capped, num_warps=4,
-        **chosen,
+        vocab_size, *shape, D=size, D_TILE=min(ROW_TILE, tile(size)), LOG_G=_log2(GROUP), CAPPED=capped,
+        num_warps=AGAIN_WARPS, **chosen,
     )  # fmt: skip
     return found
