@@ -1,20 +1,27 @@
-"""Device code of `block_linear` and `block_qkv`: a tile of a block's rows times a tile of weight rows.
+"""What `block_linear` and `block_qkv` share: a block's rows, normed and convolved, times rows of weights.
 
-Norm and convolution cost no pass of their own. The factor of an RMS norm is one number a row, known once the row has
-been read, and so multiplies the finished product. A convolution's taps are rows of the tile: row `tap * M_TILE + i`
-holds what slot i sees `tap` slots before it, and the products of a slot's taps are added afterwards.
+There are two ways, and `fuses` chooses. For few rows and few weights a launch costs more than the work in it: one
+kernel does all, through `row_product`. Else `prepare` norms and convolves the rows, the library multiplies, and a
+second kernel of the operation's own does the rest.
+
+In `row_product` norm and convolution cost no pass of their own. The factor of an RMS norm is one number a row, known
+once the row has been read, and so multiplies the finished product. A convolution's taps are rows of the tile: row
+`tap * M_TILE + i` holds what slot i sees `tap` slots before it, and the products of a slot's taps are added afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from dflash_lab.core.errors import BackendError
-from dflash_lab.core.kernels.device import PRECISION
+from dflash_lab.core.kernels.device import PRECISION, follow
 from dflash_lab.core.kernels.launch import check_range, check_tensor, tile
 
 MAX_TAPS = 8
@@ -23,6 +30,22 @@ PROGRAMS = 64
 """Programs that read weights at nearly the whole chip's rate."""
 MAX_WEIGHTS = (1 << 31) - 1
 """Offsets into the weights are 32 bits wide."""
+CROWD = 200
+"""Tiles of 32 weight rows that are too many for a chip of 132 multiprocessors: then they are made taller."""
+ONE_LAUNCH_ROWS, ONE_LAUNCH_PRODUCTS = 256, 120 << 20
+"""Most rows with their taps, and most products of these with weights, that one launch does: see `fuses`."""
+PREPARE_TILE, PREPARE_VALUES = 2048, 8
+"""Most channels that a program of `prepare` makes, and how many a thread: 16 bytes of half precision."""
+
+
+def fuses(rows: int, taps: int, channels: int, pieces: int) -> bool:
+    """Whether one launch does everything, rather than the library the product between two launches.
+
+    One launch multiplies each of a slot's taps anew, and all rows in small tiles: it is for few rows and few weights.
+    With ONE_LAUNCH_ROWS at 0 the library does all; with both limits out of reach it does nothing.
+    """
+    tall = rows * tile(taps)
+    return tall <= ONE_LAUNCH_ROWS and tall * channels * pieces <= ONE_LAUNCH_PRODUCTS
 
 
 class Tiles(NamedTuple):
@@ -150,6 +173,91 @@ def row_product(
     return sum_taps(total, T_TILE) if BEFORE else total
 
 
+@triton.jit
+def conv_weights(
+    base, delta, row, tap, channel, used, delta_stride, CHANNELS: tl.constexpr, GROUPS: tl.constexpr
+):  # fmt: skip
+    """A convolution's weights, base kernel and correction, for these rows, taps and channels."""
+    fixed = tl.load(base + tap * CHANNELS + channel, mask=used, other=0.0).to(tl.float32)
+    corrections = delta + (row * delta_stride + tap * GROUPS) + channel // (CHANNELS // GROUPS)
+    return fixed + tl.load(corrections, mask=used, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _prepare_rows(
+    x, norm, base, delta, out, delta_stride, eps,
+    L: tl.constexpr, D: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr,
+    NORMED: tl.constexpr, BEFORE: tl.constexpr, D_TILE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    follow(OVERLAP)
+    m = tl.program_id(0)
+    d = tl.program_id(1) * D_TILE + tl.arange(0, D_TILE)
+    total = tl.zeros((D_TILE,), tl.float32)
+    for tap in tl.static_range(TAPS):
+        has_tap = m % L >= tap
+        row = x + (m - tap) * D
+        used = (d < D) & has_tap
+        a = tl.load(row + d, mask=used, other=0.0).to(tl.float32)
+        if NORMED:
+            squares = a * a
+            if D > D_TILE:
+                squares = tl.zeros((D_TILE,), tl.float32)
+                for start in range(0, D, D_TILE):
+                    other = start + tl.arange(0, D_TILE)
+                    exact = tl.load(row + other, mask=(other < D) & has_tap, other=0.0).to(tl.float32)
+                    squares += exact * exact
+            # Without a row there is no factor; of zeros it may be infinite.
+            a *= tl.where(has_tap, tl.rsqrt(tl.sum(squares, axis=0) / D + eps), 0.0)
+            a *= tl.load(norm + d, mask=used, other=0.0).to(tl.float32)
+        if BEFORE:
+            a *= conv_weights(base, delta, m, tap, d, used, delta_stride, D, GROUPS)
+        total += a
+    tl.store(out + m * D + d, total.to(out.dtype.element_ty), mask=d < D)
+
+
+def prepare(
+    launch: Callable[..., None],
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    before: Tensor | None,
+    before_base: Tensor | None,
+) -> Tensor:
+    """The rows after their norm and convolution, in one launch by the operation's `launch`; x where there is neither.
+
+    A program makes one row, or PREPARE_TILE channels of one. For each tap it reads a row, and for the norm that row as
+    a whole: neighbours find each other's in the caches, and few rows still make a program each.
+    """
+    if norm is None and before is None:
+        return x
+    batch, length, channels = x.shape
+    taps, groups = (1, 1) if before is None else before.shape[2:]
+    out = torch.empty_like(x)
+    width = min(PREPARE_TILE, tile(channels))
+    launch(
+        _prepare_rows, (batch * length, triton.cdiv(channels, width)),
+        x, norm, before_base, before, out, 0 if before is None else before.stride(1), float(eps),
+        L=length if taps > 1 else 1, D=channels, TAPS=taps, GROUPS=groups,
+        NORMED=norm is not None, BEFORE=before is not None, D_TILE=width, num_warps=warps(width, PREPARE_VALUES),
+    )  # fmt: skip
+    return out
+
+
+@torch.no_grad()
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The library's `x @ weight.T + bias`, `[B, L, N]` in x's dtype.
+
+    A product of float32 is as torch is set to make it, which is true float32 unless someone allowed TF32.
+    """
+    check_range("products of rows and weights", x.shape[0] * x.shape[1] * len(weight), 1, MAX_WEIGHTS)
+    return F.linear(x, weight, bias)
+
+
+def warps(values: int, each: int) -> int:
+    """Warps, 8 at most, for a tile of so many values with `each` a thread."""
+    return max(1, min(8, values // (32 * each)))
+
+
 def check_rows(op: str, x: Tensor, norm: Tensor | None, dtypes: tuple) -> None:
     """Raise BackendError unless the rows and their norm's weight fit."""
     check_tensor("x", x, x.shape, dtypes)
@@ -178,11 +286,13 @@ def choose_tiles(rows: int, taps: int, channels: int, pieces: int, least: int, m
     is the size of an element in bytes.
     """
     taps = tile(taps)
-    height = 16 if rows * taps <= 32 else 32 if rows * taps <= 128 else 64
+    height = next(h for h in (16, 32, 64) if h == 64 or triton.cdiv(rows * taps, h) * triton.cdiv(pieces, 32) <= CROWD)
     blocks = triton.cdiv(rows * taps, height)
     columns = least
     while columns < most and blocks * triton.cdiv(pieces, 2 * columns) >= PROGRAMS:
         columns *= 2
-    parts = 4 if height * columns <= 1024 else 1
+    # Where there are programs enough, the warps of a wide tile have work without dividing the channels.
+    narrow = 1024 if blocks * triton.cdiv(pieces, columns) < PROGRAMS else 512
+    parts = 4 if height * columns <= narrow else 1
     depth = min((512 if parts > 1 else 256 if height < 64 else 128) // width, tile(channels, 16 * parts))
     return Tiles(max(1, height // taps), columns, depth, parts, 8 if height * columns * width > 8192 else 4, 4)

@@ -28,10 +28,25 @@ def prepare(name, seed=0, dtype=torch.float32, **sizes):
     return load_kernel(name, DEVICE), spec.reference, arguments
 
 
+def take(monkeypatch, path):
+    """Have `block_linear` and `block_qkv` multiply themselves, or let the library do it, at any size."""
+    load_kernel("block_linear", DEVICE)  # chooses the interpreter before triton is imported
+    from dflash_lab.core.kernels import row_product
+
+    monkeypatch.setattr(row_product, "ONE_LAUNCH_ROWS", 1 << 40 if path == "one launch" else 0)
+    monkeypatch.setattr(row_product, "ONE_LAUNCH_PRODUCTS", 1 << 60)
+
+
+def launched(kernel, arguments):
+    """What the kernel gives, and the launches it makes."""
+    before = LAUNCHES.copy()
+    return kernel(**arguments), dict(LAUNCHES - before)
+
+
 # block_linear
 
 
-@settings(max_examples=12)
+@settings(max_examples=16)
 @given(st.data())
 def test_a_layer_is_its_references_at_any_size(data):
     draw = data.draw
@@ -52,11 +67,16 @@ def test_a_layer_is_its_references_at_any_size(data):
         residual=draw(st.booleans()),
         gated=kind == "gated",
     )
-    torch.testing.assert_close(kernel(**arguments).out, reference(**arguments).out, rtol=1e-4, atol=1e-4)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        take(monkeypatch, draw(st.sampled_from(["one launch", "library"])))
+        found = kernel(**arguments).out
+    torch.testing.assert_close(found, reference(**arguments).out, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("path", ["one launch", "library"])
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_neither_convolution_reaches_across_a_blocks_left_edge(side):
+def test_neither_convolution_reaches_across_a_blocks_left_edge(monkeypatch, side, path):
+    take(monkeypatch, path)
     kernel, _, arguments = prepare("block_linear", **{**LINEAR, "normed": False, side: 8})
     before = kernel(**arguments).out.clone()
     arguments["x"][0] = 1e6
@@ -65,7 +85,9 @@ def test_neither_convolution_reaches_across_a_blocks_left_edge(side):
     assert not torch.equal(found[0], before[0])
 
 
-def test_a_row_of_zeros_stays_finite():
+@pytest.mark.parametrize("path", ["one launch", "library"])
+def test_a_row_of_zeros_stays_finite(monkeypatch, path):
+    take(monkeypatch, path)
     kernel, reference, arguments = prepare("block_linear", **LINEAR)
     arguments["x"][0, 1] = 0
     found = kernel(**arguments).out
@@ -74,13 +96,81 @@ def test_a_row_of_zeros_stays_finite():
 
 
 @pytest.mark.parametrize("batch", [1, 6, 40])
-def test_every_tile_height_gives_the_same(batch):
+def test_every_tile_height_gives_the_same(monkeypatch, batch):
     """From one tile of 16 rows to several of 64."""
+    take(monkeypatch, "one launch")
     kernel, reference, arguments = prepare("block_linear", **{**LINEAR, "batch": batch, "before": 16, "gated": True})
     torch.testing.assert_close(kernel(**arguments).out, reference(**arguments).out, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("rows", "taps", "channels", "pieces", "one"),
+    [
+        (8, 2, 576, 3072, True),
+        (64, 1, 576, 3072, True),
+        (64, 2, 576, 576, True),
+        (64, 2, 576, 3072, False),
+        (256, 1, 576, 144, True),
+        (257, 1, 16, 16, False),
+        (65, 3, 16, 16, False),
+        (16, 2, 2048, 12288, False),
+        (256, 2, 2048, 2048, False),
+    ],
+)
+def test_one_launch_is_for_few_rows_and_few_weights(rows, taps, channels, pieces, one):
+    load_kernel("block_linear", DEVICE)
+    from dflash_lab.core.kernels.row_product import fuses
+
+    assert fuses(rows, taps, channels, pieces) is one
+
+
+@pytest.mark.parametrize(
+    ("more", "around"),
+    [
+        ({}, ["_prepare_rows"]),
+        ({"biased": True}, ["_prepare_rows"]),
+        ({"normed": False, "before": 8}, ["_prepare_rows"]),
+        ({"gated": True}, ["_prepare_rows", "_finish_linear"]),
+        ({"normed": False, "after": 4}, ["_finish_linear"]),
+        ({"normed": False, "residual": True}, ["_finish_linear"]),
+        ({"normed": False}, []),
+    ],
+)
+def test_a_layer_makes_the_launches_it_needs(monkeypatch, more, around):
+    kernel, reference, arguments = prepare("block_linear", **LINEAR | more)
+    found, launches = launched(kernel, arguments)
+    assert launches == {"_block_linear": 1}
+    take(monkeypatch, "library")
+    other, launches = launched(kernel, arguments)
+    assert launches == dict.fromkeys(around, 1)
+    for out in (found.out, other.out):
+        torch.testing.assert_close(out, reference(**arguments).out, rtol=1e-4, atol=1e-4)
+
+
+def test_many_rows_are_the_librarys():
+    kernel, _, arguments = prepare("block_linear", **{**LINEAR, "batch": 65, "residual": True})
+    assert launched(kernel, arguments)[1] == {"_prepare_rows": 1, "_finish_linear": 1}
+    kernel, _, arguments = prepare("block_qkv", **{**QKV, "batch": 86})
+    assert launched(kernel, arguments)[1] == {"_prepare_rows": 1, "_finish_qkv": 1}
+
+
 # block_qkv
+
+
+@pytest.mark.parametrize(
+    ("more", "around"),
+    [({}, ["_prepare_rows", "_finish_qkv"]), ({"normed": False, "head_normed": True}, ["_finish_qkv"])],
+)
+def test_heads_are_made_by_the_launches_it_takes(monkeypatch, more, around):
+    kernel, reference, arguments = prepare("block_qkv", **QKV | more)
+    cache = arguments.pop("cache")
+    wanted = reference(**arguments, cache=cache.clone())
+    for path, names in (("one launch", ["_block_qkv"]), ("library", around)):
+        take(monkeypatch, path)
+        found, launches = launched(kernel, arguments | {"cache": cache.clone()})
+        assert launches == dict.fromkeys(names, 1)
+        torch.testing.assert_close(found.queries, wanted.queries)
+        torch.testing.assert_close(found.cache, wanted.cache)
 
 
 def test_queries_and_keys_are_rotated_by_their_own_positions():
@@ -100,15 +190,17 @@ def test_values_are_laid_down_as_they_are():
     torch.testing.assert_close(found[1, 0, 0, start : start + QKV["slots"]], arguments["x"][0] @ rows.T)
 
 
-def test_starts_are_read_on_the_device_and_nothing_else_is_written():
+@pytest.mark.parametrize("path", ["one launch", "library"])
+def test_starts_are_read_on_the_device_and_nothing_else_is_written(monkeypatch, path):
+    take(monkeypatch, path)
+    names = ["_block_qkv"] if path == "one launch" else ["_prepare_rows", "_finish_qkv"]
     kernel, reference, arguments = prepare("block_qkv", **QKV)
     clean = arguments["cache"].clone()
     for starts in ([0, 17], [18, 5], [20, 30]):
         arguments["starts"].copy_(torch.tensor(starts))
         arguments["cache"] = clean.clone()
-        before = LAUNCHES["_block_qkv"]
-        found = kernel(**arguments)
-        assert LAUNCHES["_block_qkv"] == before + 1
+        found, launches = launched(kernel, arguments)
+        assert launches == dict.fromkeys(names, 1)
         assert found.cache is arguments["cache"]
         arguments["cache"] = clean.clone()
         wanted = reference(**arguments)

@@ -1,4 +1,4 @@
-"""A linear layer of a draft block with its norm, convolution, gate and residual in one launch."""
+"""A linear layer of a draft block with its norm, convolution, gate and residual: in one launch, or around cuBLAS."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ from dflash_lab.core.kernels.row_product import (
     check_convolution,
     check_rows,
     choose_tiles,
+    conv_weights,
     fetch_rows,
+    fuses,
+    multiply,
+    prepare,
     row_product,
     sum_taps,
+    warps,
 )
+
+FINISH_TILE, FINISH_VALUES = 1024, 4
+"""Most columns of a program that finishes a row of the library's product, and how many a thread has."""
+LINE = 8
+"""Columns side by side where no convolution groups them."""
 
 
 def tiles(rows: int, taps: int, channels: int, columns: int, gated: bool, width: int) -> Tiles:
     """The tiles of a call; `width` is the size of an element in bytes."""
     return choose_tiles(rows, taps, channels, columns * (2 if gated else 1), 16, 64, width)
+
+
+@triton.jit
+def _gated(gate, up):
+    return gate * tl.sigmoid(gate) * up
 
 
 @triton.jit
@@ -58,16 +73,47 @@ def _block_linear(
         r = tl.arange(0, T_TILE * M_TILE)
         tap, row = r // M_TILE, first + r % M_TILE
         used = ((row < M) & (row % L >= tap) & (tap < TAPS))[:, None] & exists[None, :]
-        fixed = tl.load(after_base + tap[:, None] * N + column[None, :], mask=used, other=0.0).to(tl.float32)
-        corrections = after + (row * stride + tap * GROUPS)[:, None] + (column // (N // GROUPS))[None, :]
-        total *= fixed + tl.load(corrections, mask=used, other=0.0).to(tl.float32)
+        total *= conv_weights(after_base, after, row[:, None], tap[:, None], column[None, :], used, stride, N, GROUPS)
         total = sum_taps(total, T_TILE)
     if GATED:
         gate, up = tl.split(tl.reshape(total, (M_TILE, N_TILE, 2)))
-        total = gate * tl.sigmoid(gate) * up
+        total = _gated(gate, up)
     m, n = first + tl.arange(0, M_TILE), start + tl.arange(0, N_TILE)
     place = m[:, None] * N + n[None, :]
     there = (m < M)[:, None] & (n < N)[None, :]
+    if ADDED:
+        total += tl.load(residual + place, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _finish_linear(
+    product, after, after_base, residual, out, M, N, stride,
+    L: tl.constexpr, TAPS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
+    AFTER: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+    G_TILE: tl.constexpr, S_TILE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    follow(OVERLAP)
+    # Columns in the convolution's groups: a correction is read once for its group.
+    row, group = tl.program_id(0), tl.program_id(1) * G_TILE + tl.arange(0, G_TILE)[:, None]
+    inner = tl.arange(0, S_TILE)[None, :]
+    column = group * SIZE + inner
+    there = (column < N) & (inner < SIZE)
+    if GATED:
+        gate = product + row * (2 * N) + column
+        up = tl.load(gate + N, mask=there, other=0.0).to(tl.float32)
+        total = _gated(tl.load(gate, mask=there, other=0.0).to(tl.float32), up)
+    elif AFTER:
+        total = tl.zeros((G_TILE, S_TILE), tl.float32)
+        for tap in tl.static_range(TAPS):
+            used = there & (row % L >= tap)
+            found = tl.load(product + (row - tap) * N + column, mask=used, other=0.0).to(tl.float32)
+            fixed = tl.load(after_base + tap * N + column, mask=used, other=0.0).to(tl.float32)
+            dynamic = tl.load(after + row * stride + tap * GROUPS + group, mask=group < GROUPS, other=0.0)
+            total += found * (fixed + dynamic.to(tl.float32))
+    else:
+        total = tl.load(product + row * N + column, mask=there, other=0.0).to(tl.float32)
+    place = row * N + column
     if ADDED:
         total += tl.load(residual + place, mask=there, other=0.0).to(tl.float32)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=there)
@@ -86,10 +132,12 @@ def block_linear(
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> BlockLinear:
-    """The reference's `block_linear`, in float32 up to the output; no convolution after a gate or on both sides.
+    """The reference's `block_linear`, summed in float32; no convolution after a gate or on both sides.
 
-    Raises BackendError. Moves the weights once, N * D values, for up to 64 rows, and x once a program, from L2.
-    Corrections may be slices of a wider projection, as they lie.
+    Raises BackendError. In one launch where `fuses` says so: it moves the weights once, N * D values, for up to 64
+    rows, and x once a program, from L2. Else the library multiplies, bias included; a launch before it norms and
+    convolves and one after it does the rest, where there is something to do. Corrections may be slices of a wider
+    projection, as they lie.
     """
     batch, length, channels = x.shape
     columns = len(weight) // (2 if gated else 1)
@@ -111,18 +159,33 @@ def block_linear(
     if after is not None:
         check_convolution("after", after, after_base, rows, columns, x)
     taps, groups = (1, 1) if delta is None else delta.shape[2:]
-    out = torch.empty(*rows, columns, dtype=x.dtype, device=x.device)
     count = batch * length
+    fused = fuses(count, taps, channels, len(weight))
+    if not fused:
+        product = multiply(prepare(launch, x, norm, eps, before, before_base), weight, bias)
+        if after is None and residual is None and not gated:
+            return BlockLinear(product)
+    out = torch.empty(*rows, columns, dtype=x.dtype, device=x.device)
+    parts = {"AFTER": after is not None, "ADDED": residual is not None, "GATED": gated}
+    stride = 0 if delta is None else delta.stride(1)
+    if not fused:
+        size = LINE if after is None else columns // groups
+        width, together = tile(size), max(1, min(FINISH_TILE, tile(columns)) // tile(size))
+        launch(
+            _finish_linear, (count, triton.cdiv(columns, size * together)),
+            product, after, after_base, residual, out, count, columns, stride,
+            L=length, TAPS=taps, GROUPS=groups, SIZE=size, G_TILE=together, S_TILE=width,
+            num_warps=warps(together * width, FINISH_VALUES), **parts,
+        )  # fmt: skip
+        return BlockLinear(out)
     chosen = tiles(count, taps, channels, columns, gated, x.element_size())
     wide = chosen.pieces // (2 if gated else 1)
     launch(
         _block_linear, (triton.cdiv(count, chosen.rows), triton.cdiv(columns, wide)),
-        x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns,
-        0 if delta is None else delta.stride(1), float(eps),
-        L=length if taps > 1 else 1, D=channels, TAPS=taps, GROUPS=groups,
-        NORMED=norm is not None, BEFORE=before is not None, AFTER=after is not None,
-        BIASED=bias is not None, ADDED=residual is not None, GATED=gated,
+        x, weight, bias, norm, before, before_base, after, after_base, residual, out, count, columns, stride,
+        float(eps), L=length if taps > 1 else 1, D=channels, TAPS=taps, GROUPS=groups,
+        NORMED=norm is not None, BEFORE=before is not None, BIASED=bias is not None,
         M_TILE=chosen.rows, N_TILE=wide, T_TILE=tile(taps), D_TILE=chosen.depth, PARTS=chosen.parts,
-        STAGES=chosen.stages, num_warps=chosen.warps,
+        STAGES=chosen.stages, num_warps=chosen.warps, **parts,
     )  # fmt: skip
     return BlockLinear(out)

@@ -119,8 +119,8 @@ SPEC = OpSpec(
     inputs=inputs,
     judge=judge,
     # A tensor core adds float32 a little coarser; in half precision the operands are rounded once after norm and
-    # convolution, and the output once.
-    tolerance={torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 5e-4},
+    # convolution, a product of the library's before what follows, and the output.
+    tolerance={torch.float32: 1e-5, torch.bfloat16: 6e-3, torch.float16: 7.5e-4},
     cases=(
         Case(1, 1, 16, 5),
         Case(1, 8, 72, 20, normed=True, biased=True, residual=True),
@@ -130,6 +130,13 @@ SPEC = OpSpec(
         Case(3, 16, 600, 48, after=16, residual=True),
         Case(1, 7, 576, 40, normed=True, before=16, gated=True),
         Case(1, 4, 32, 16, after=2, taps=1),
+        # Many rows, or slots with many taps: the library multiplies.
+        Case(7, 11, 40, 20, normed=True, before=8, taps=3, biased=True, residual=True),
+        Case(13, 5, 45, 7, normed=True, before=3, taps=4, biased=True),
+        Case(4, 17, 2100, 6, normed=True, before=4, taps=3, gated=True),
+        Case(87, 3, 24, 9, normed=True, biased=True, gated=True, residual=True),
+        Case(2, 34, 72, 30, after=3, taps=3, biased=True, residual=True),
+        Case(2, 66, 16, 1030, after=5),
     ),
     published=tuple(
         case

@@ -130,6 +130,10 @@ SPEC = OpSpec(
         Case(8, 3, 40, 2, 2, 16, biased=True, past_end=40),
         Case(33, 2, 24, 0, 1, 8, planes=4, head_normed=True, normed=False, places=9),
         Case(2, 7, 300, 9, 3, 64, biased=True, head_normed=True),
+        # Many rows: the library multiplies.
+        Case(10, 13, 40, 2, 1, 20, head_normed=True, before=8, biased=True, past_end=5),
+        Case(20, 14, 24, 0, 2, 8, planes=4, normed=False, head_normed=True, past_end=14),
+        Case(2, 130, 36, 3, 1, 64, places=140, biased=True),
     ),
     published=tuple(case for batch, slots in ((1, 8), (1, 16), (8, 8), (32, 8)) for case in _layers(batch, slots)),
     bytes=minimum_bytes,
