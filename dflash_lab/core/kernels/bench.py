@@ -148,6 +148,8 @@ def _argument_sets(spec: OpSpec, case: Any, device: torch.device) -> list[dict[s
 def time_us(call: Callable[..., Any], sets: Sequence[dict[str, Any]], **more: Any) -> float:
     """Median time of one call: a CUDA graph calls once with each set of arguments and is replayed."""
     stream = torch.cuda.Stream()
+    # The arguments may still be on their way.
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
             call(**sets[0], **more)
