@@ -115,9 +115,9 @@ class StaticStep:
         committed = self._ops.commit(
             self._blocks, verdict.num_accepted, verdict.bonus_id, self._lengths, self._left, self._done, self._stop_ids
         )
-        packed = self._packed(committed.record, draft, output, best)
+        # Packing takes the stamps along, the last of them too: it is in no phase.
         self._stamp(4)
-        return packed
+        return self._packed(committed.record, draft, output, best)
 
     def _draft(self) -> tuple[StaticDraft, Tensor]:
         """The draft, and its proposal without what lies past the end of a request."""

@@ -1,10 +1,13 @@
 """Captured steps on a GPU: the eager loop's, and what cannot be captured is named."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from dflash_lab.core.decode.batch import decode_batch
 from dflash_lab.core.decode.graph import Engine
+from dflash_lab.core.decode.loop import Decoding
 from dflash_lab.core.decode.static import StaticStep
 from dflash_lab.core.errors import BackendError
 from dflash_lab.core.target.lean import LeanTarget
@@ -45,6 +48,13 @@ def test_a_captured_batch_is_its_requests_one_by_one(target, drafter, kernels):
     run = decode_batch(engine, PROMPTS, params, block_size=5, num_candidates=4)
     alone = [steps_of(target, drafter, prompt, params)[0].output_ids for prompt in PROMPTS]
     assert [list(output) for output in run.output_ids] == alone
+
+
+def test_every_phase_of_a_step_takes_time(target, drafter):
+    engine = Engine(target, drafter, "triton")
+    params = SamplingParams(max_new_tokens=23)
+    for step in Decoding(target, drafter, PROMPTS[0], params, engine=engine, recorded=True):
+        assert all(0 < took < 1e3 for took in dataclasses.astuple(step.record.timings))
 
 
 def test_sampling_draws_anew_at_each_replay(target, drafter):

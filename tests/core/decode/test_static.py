@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from dflash_lab.core.decode.batch import decode_batch
 from dflash_lab.core.decode.graph import Engine
 from dflash_lab.core.decode.loop import Decoding
+from dflash_lab.core.decode.static import StaticStep
 from dflash_lab.core.errors import BackendError, HookError, RequestError
 from dflash_lab.core.generate import Pair, generate, load_pair
 from dflash_lab.core.hooks import Hooks
@@ -60,6 +61,16 @@ def steps_of(target, drafter, prompt, params, seed=0, **options):
     steps = list(decoding)
     records = [dataclasses.replace(step.record, timings=StepTimings()) for step in steps]
     return decoding, records, [step.arrays for step in steps]
+
+
+def test_a_step_is_packed_with_its_own_times(target, drafter, monkeypatch):
+    done = []
+    packed = StaticStep._packed
+    monkeypatch.setattr(StaticStep, "_stamp", lambda self, place: done.append(place))
+    monkeypatch.setattr(StaticStep, "_packed", lambda *given: done.append("packed") or packed(*given))
+    engine = Engine(target, drafter, "reference")
+    steps_of(target, drafter, PROMPTS[0], SamplingParams(max_new_tokens=3), engine=engine)
+    assert done[:6] == [0, 1, 2, 3, 4, "packed"]
 
 
 @pytest.mark.parametrize("stop_ids", [(), (7, 19)])
