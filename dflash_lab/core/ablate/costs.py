@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from dflash_lab.core.generate import Pair, generate
+from dflash_lab.core.trace.recorder import MAX_CANDIDATES
 from dflash_lab.core.types import GenerateRequest, SamplingParams, StepTimings
 
 WARMUPS = 1
@@ -38,7 +39,10 @@ class StepCost:
 
 
 def measure_cost(pair: Pair, prompt: str, block_size: int, num_candidates: int) -> StepCost | None:
-    """Time whole steps of `block_size` after `prompt`; None if the text ends before there is one."""
+    """Time whole steps of `block_size` after `prompt`; None if the text ends before there is one.
+
+    A captured step reads the device's clock only where it records its scores: so it does here, and that is counted.
+    """
     steps = WARMUPS + MOST_STEPS
     request = GenerateRequest(
         prompt,
@@ -46,6 +50,7 @@ def measure_cost(pair: Pair, prompt: str, block_size: int, num_candidates: int) 
         SamplingParams(max_new_tokens=(steps + 1) * block_size + 1),
         block_size=block_size,
         num_candidates=num_candidates,
+        record="scores" if pair.engine and num_candidates <= MAX_CANDIDATES else "none",
     )
     generation = generate(pair, request)
     timings: list[StepTimings] = []
