@@ -66,7 +66,7 @@ SPEC = OpSpec(
         Case(1, 1, 16, 16, taps=3),
         Case(1, 4, 12, 4, taps=3),
         Case(8, 8, 576, 16, side=1),
-        Case(33, 16, 64, 16),
+        Case(33, 5, 64, 16),
         Case(2, 17, 300, 3, taps=1, side=1),
     ),
     published=tuple(
