@@ -282,8 +282,8 @@ def choose_tiles(rows: int, taps: int, channels: int, pieces: int, least: int, m
     """Tiles of a product of so many rows and taps with `pieces` rows of weights, `least` to `most` of them at a time.
 
     Few rows: the weights alone count. Narrow tiles make enough programs to read them at the whole chip's rate, and the
-    warps divide the channels, for one warp's chain of dependent products would take longer than the reading. `width`
-    is the size of an element in bytes.
+    warps divide the channels, for one warp's chain of dependent products would take longer than the reading. Many
+    rows: tiles as flat as that would crowd the chip, so they are taller. `width` is the size of an element in bytes.
     """
     taps = tile(taps)
     height = next(h for h in (16, 32, 64) if h == 64 or triton.cdiv(rows * taps, h) * triton.cdiv(pieces, 32) <= CROWD)
