@@ -104,6 +104,8 @@ export function mount(el, host) {
     root.remove();
   };
   dispose.show = ({ step, pos }) => {
+    // A move of the reader's that is yet to be told is overtaken.
+    clearTimeout(view.timers.select);
     view.wantedPos = pos ? pos - 1 : null;
     if (step !== undefined && step !== view.step) go(view, step, { silent: true });
     else if (pos && view.current) focusCell(view, pos - 1, view.current.path[pos - 1] ?? 0, { silent: true });
