@@ -206,6 +206,30 @@ def test_wrong_addresses_and_servers_that_are_down_are_said(page, serve, store, 
     expect(page.locator(".dfl-live .dfl-title")).to_contain_text("no server answers at")
 
 
+def test_an_answer_that_comes_late_does_not_turn_the_view_back(page, serve, store, card):
+    page.goto(serve(store, servers=LiveStore(card)) + "?testing=1")
+    title = page.locator(".dfl-live .dfl-title strong")
+    picker = page.get_by_label("What is shown")
+    picker.select_option("Autoregressive · gsm8k-c1 · NVIDIA GB300")
+    expect(title).to_have_text("Autoregressive · GSM8K, concurrency 1")
+    page.evaluate(
+        """() => {
+          const fetch = window.fetch;
+          window.fetch = async (...asked) => {
+            const answer = await fetch(...asked);
+            await new Promise((done) => setTimeout(done, 500));
+            return answer;
+          };
+        }"""
+    )
+    with page.expect_request("**/component_server/"):
+        pass
+    picker.select_option("DFlash 2 · gsm8k-c1 · NVIDIA GB300")
+    expect(title).to_have_text("DFlash 2 · GSM8K, concurrency 1")
+    page.wait_for_timeout(1500)
+    expect(title).to_have_text("DFlash 2 · GSM8K, concurrency 1")
+
+
 def test_own_prompts_are_measured_and_what_is_stopped_is_kept(page, serve, store, here):
     prompts = [f"what is {i}?" for i in range(9)]
     slow = FakeModel(step_s=0.005, slow=dict.fromkeys(prompts, 20.0))
@@ -222,7 +246,8 @@ def test_own_prompts_are_measured_and_what_is_stopped_is_kept(page, serve, store
             re.compile(r"--dataset prompts\.txt \\\n  --concurrency 1,3 \\\n  --max-new-tokens 4096")
         )
         page.get_by_role("button", name="Measure", exact=True).click()
-        expect(page.locator(".dfl-live .dfl-title")).to_contain_text("run 2 of 2 · 9 of 9 answered", timeout=20_000)
+        measured = re.compile("prompts, concurrency 3.*9 of 9 answered")
+        expect(page.locator(".dfl-live .dfl-title")).to_contain_text(measured, timeout=20_000)
         expect(state(page)).to_have_text("complete")
         expect(page.locator(".dfl-card-grid").first).to_contain_text("prompts")
         page.get_by_label("Server address").fill(other.url)

@@ -52,7 +52,10 @@ window.dflashLive = (root, props, server, watch, stop) => {
 
   async function ask() {
     await ready;
+    const asked = here.source;
     const answer = await server.live_view(here);
+    // Turned elsewhere meanwhile: the answer to that is on its way.
+    if (here.source !== asked) return;
     if (!answer) throw new Error("dflash-lab could not answer; what went wrong is in its terminal");
     here.source = answer.source;
     fill(picker, answer.sources, answer.source);

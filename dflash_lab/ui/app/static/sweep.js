@@ -102,7 +102,10 @@ window.dflashSweep = (root, props, server, watch, send, templates) => {
 
   async function ask() {
     await ready;
+    const asked = here.source;
     const answer = await server.sweep_view(here);
+    // Turned elsewhere meanwhile: the answer to that is on its way.
+    if (here.source !== asked) return;
     if (!answer) throw new Error("dflash-lab could not answer; what went wrong is in its terminal");
     here.source = answer.source;
     fill(answer.sources, answer.source);
