@@ -226,7 +226,7 @@ def test_the_compiler_takes_every_kernel_for_an_h200(name, tmp_path):
     done = subprocess.run([sys.executable, program, name], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     launches = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(launches) >= 2 * len(load_spec(name).cases)
+    assert len(launches) >= len(load_spec(name).cases) * 3 // 2
     for found in launches:
         assert found["bytes"] > 0
         assert found["shared"] <= 227 << 10, found

@@ -99,8 +99,8 @@ SPEC = OpSpec(
     cases=(
         Case(1, 1, 1, 16, 50),
         Case(2, 3, 3, 36, 1000, padding=24, want_logsumexp=True),
-        Case(8, 2, 17, 64, 300, multiplier=0.5, softcap=2.0),
-        Case(33, 2, 3, 48, 900, padding=7, multiplier=2.0, softcap=30.0, want_logsumexp=True),
+        Case(8, 1, 17, 64, 300, multiplier=0.5, softcap=2.0),
+        Case(33, 1, 3, 48, 500, padding=7, multiplier=2.0, softcap=30.0, want_logsumexp=True),
         Case(1, 7, 64, 100, 700),
     ),
     published=tuple(
