@@ -11,7 +11,7 @@ import pytest
 
 from dflash_lab.core.train.state import STATE
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 LIMIT_S = 300
 
 
