@@ -19,10 +19,10 @@ ui: $(VENV)/.ui
 	@$(BIN)/dflash-lab ui $(ARGS)
 
 test: $(VENV)/.dev browser
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.ray browser
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
