@@ -26,14 +26,14 @@ from dflash_lab.core.kernels.launch import check_range, check_tensor, tile
 
 MAX_TAPS = 8
 """Taps are rows of a tile."""
-PROGRAMS = 64
-"""Programs that read weights at nearly the whole chip's rate."""
 MAX_WEIGHTS = (1 << 31) - 1
 """Offsets into the weights are 32 bits wide."""
-CROWD = 200
-"""Tiles of 32 weight rows that are too many for a chip of 132 multiprocessors: then they are made taller."""
+MULTIPROCESSORS, DEEP, CROWD = 132, 1024, 200
+"""Programs that a chip has room for side by side. Of up to DEEP channels each is short, and CROWD are no harm."""
 ONE_LAUNCH_ROWS, ONE_LAUNCH_PRODUCTS = 256, 120 << 20
 """Most rows with their taps, and most products of these with weights, that one launch does: see `fuses`."""
+FEW_RESULTS, FEW_WEIGHTS = 144 << 10, 4 << 20
+"""Results, taps apart, and weights, of which one launch does twice as many products."""
 PREPARE_TILE, PREPARE_VALUES = 2048, 8
 """Most channels that a program of `prepare` makes, and how many a thread: 16 bytes of half precision."""
 
@@ -44,8 +44,9 @@ def fuses(rows: int, taps: int, channels: int, pieces: int) -> bool:
     One launch multiplies each of a slot's taps anew, and all rows in small tiles: it is for few rows and few weights.
     With ONE_LAUNCH_ROWS at 0 the library does all; with both limits out of reach it does nothing.
     """
-    tall = rows * tile(taps)
-    return tall <= ONE_LAUNCH_ROWS and tall * channels * pieces <= ONE_LAUNCH_PRODUCTS
+    tall, weights = rows * tile(taps), channels * pieces
+    few = tall * pieces <= FEW_RESULTS and weights <= FEW_WEIGHTS
+    return tall <= ONE_LAUNCH_ROWS and tall * weights <= ONE_LAUNCH_PRODUCTS * (2 if few else 1)
 
 
 class Tiles(NamedTuple):
@@ -283,16 +284,18 @@ def choose_tiles(rows: int, taps: int, channels: int, pieces: int, least: int, m
 
     Few rows: the weights alone count. Narrow tiles make enough programs to read them at the whole chip's rate, and the
     warps divide the channels, for one warp's chain of dependent products would take longer than the reading. Many
-    rows: tiles as flat as that would crowd the chip, so they are taller. `width` is the size of an element in bytes.
+    rows: tiles as flat as that would crowd the chip, so they are taller, and wider until each has a multiprocessor.
+    `width` is the size of an element in bytes.
     """
     taps = tile(taps)
-    height = next(h for h in (16, 32, 64) if h == 64 or triton.cdiv(rows * taps, h) * triton.cdiv(pieces, 32) <= CROWD)
+    room = CROWD if channels <= DEEP else MULTIPROCESSORS
+    height = next(h for h in (16, 32, 64) if h == 64 or triton.cdiv(rows * taps, h) * triton.cdiv(pieces, 32) <= room)
     blocks = triton.cdiv(rows * taps, height)
     columns = least
-    while columns < most and blocks * triton.cdiv(pieces, 2 * columns) >= PROGRAMS:
+    while columns < most and blocks * triton.cdiv(pieces, columns) > MULTIPROCESSORS:
         columns *= 2
     # Where there are programs enough, the warps of a wide tile have work without dividing the channels.
-    narrow = 1024 if blocks * triton.cdiv(pieces, columns) < PROGRAMS else 512
+    narrow = 1024 if 2 * blocks * triton.cdiv(pieces, columns) < MULTIPROCESSORS else 512
     parts = 4 if height * columns <= narrow else 1
-    depth = min((512 if parts > 1 else 256 if height < 64 else 128) // width, tile(channels, 16 * parts))
+    depth = min((512 if parts > 1 else 256) // width, tile(channels, 16 * parts))
     return Tiles(max(1, height // taps), columns, depth, parts, 8 if height * columns * width > 8192 else 4, 4)

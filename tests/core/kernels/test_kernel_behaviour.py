@@ -179,6 +179,17 @@ def test_a_certain_wrong_proposal_is_never_drawn_again():
     assert (found.bonus_id != proposed)[rejected].all()
 
 
+def test_what_lies_behind_a_rejection_counts_for_nothing():
+    kernel, _, arguments = prepare("rejection_accept", **{**REJECT, "positions": 5})
+    arguments["logits"][:, 1].scatter_(1, arguments["proposal"][:, 1:2], float("-inf"))
+    known = kernel(**arguments)
+    assert (known.num_accepted <= 1).all()
+    arguments["logits"][:, 2:] = float("nan")
+    found = kernel(**arguments)
+    assert torch.equal(found.num_accepted, known.num_accepted)
+    assert torch.equal(found.bonus_id, known.bonus_id)
+
+
 # head_topk
 
 
