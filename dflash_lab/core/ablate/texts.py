@@ -201,13 +201,26 @@ def _decide(logits: Tensor, proposal: Sequence[int], tolerance: float) -> tuple[
 
 
 def write_batch(engine: Engine, prompts: Sequence[Sequence[int]], plan: TextPlan) -> list[list[int]]:
-    """Greedy answers of many prompts at once through captured steps, up to a stop token; raises RequestError."""
+    """Greedy answers of many prompts at once through captured steps, as far as `plan` wants them: what goes on beyond
+    a stop token is written in a second round. Raises RequestError."""
+    answers = _write_to_stop(engine, prompts, plan.max_new_tokens, plan.stop_ids)
+    limits = [plan.limit(len(prompt), engine.target.info.max_context) for prompt in prompts]
+    ended = [i for i, answer in enumerate(answers) if len(answer) < plan.wanted(answer, limits[i])]
+    further = [(*prompts[i], *answers[i]) for i in ended]
+    for i, more in zip(ended, _write_to_stop(engine, further, plan.beyond, ()), strict=True):
+        answers[i] += more
+    return answers
+
+
+def _write_to_stop(
+    engine: Engine, prompts: Sequence[Sequence[int]], max_new_tokens: int, stop_ids: tuple[int, ...]
+) -> list[list[int]]:
     drafter, answers = engine.drafter, []
     for start in range(0, len(prompts), BATCH):
         run = decode_batch(
             engine,
             prompts[start : start + BATCH],
-            SamplingParams(max_new_tokens=plan.max_new_tokens, stop_ids=plan.stop_ids),
+            SamplingParams(max_new_tokens=max_new_tokens, stop_ids=stop_ids),
             block_size=min(drafter.block_size, WRITING_BLOCK),
             num_candidates=drafter.num_candidates,
         )

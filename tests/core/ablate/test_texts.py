@@ -176,12 +176,15 @@ def test_batches_write_the_same_texts(tmp_path, make_drafter):
     target = LeanTarget(tmp_path, "toy", dtype=torch.float32, device=torch.device("cpu"))
     drafter = make_drafter(target)
     prompts = [PROMPT, (9, 8), (7, 7, 7)]
-    plan = TextPlan(15, 4, (2,))
-    for prompt, answer in zip(prompts, write_batch(Engine(target, drafter, "reference"), prompts, plan), strict=True):
-        assert len(answer) == 15 or answer[-1] == 2
+    stop = read_text(target, drafter, PROMPT, (), TextPlan(15, 4, ())).text.output_ids[5]
+    plan = TextPlan(15, 4, (stop,))
+    answers = write_batch(Engine(target, drafter, "reference"), prompts, plan)
+    assert stop in answers[0][:-4], "it goes on beyond its end"
+    for prompt, answer in zip(prompts, answers, strict=True):
         text = read_text(target, drafter, prompt, answer, plan).text
         assert text == dataclasses.replace(read_text(target, drafter, prompt, (), plan).text, near_ties=text.near_ties)
-        assert text.output_ids == tuple(answer)
+        assert (*text.output_ids, *text.beyond_ids) == tuple(answer)[: plan.wanted(answer, text.limit)]
+        assert len(answer) >= plan.wanted(answer, text.limit), "the reader would have to go on"
 
 
 def test_the_texts_that_come_along_go_on_beyond_their_end():
