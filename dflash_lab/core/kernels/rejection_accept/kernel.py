@@ -14,9 +14,9 @@ from dflash_lab.core.kernels.launch import FLOATS, INTS, arrivals_for, check_ran
 
 MAX_SLOTS, MAX_CANDIDATES = 64, 64
 """Slots and candidates whose partial results one program merges."""
-CHUNK, WARPS = 4096, 2
+CHUNK, WARPS = 8192, 8
 """Logits that one program scans, and its warps."""
-DRAW_WARPS = 4
+DRAW_WARPS = 8
 """Warps of a program that draws."""
 LOG2_E = 1.4426950408889634
 LEAST = tl.constexpr(-1e30)
