@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Provenance:
 
 def provenance() -> dict[str, Any]:
     """A `Provenance` of this process as plain JSON values; what cannot be found out is None or `unknown`."""
-    revision, dirty = _git_state(Path(__file__).resolve().parents[2])
+    revision, dirty, packages = _code()
     threads, device = _torch_state()
     record = Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -59,7 +60,7 @@ def provenance() -> dict[str, Any]:
         version=__version__,
         revision=revision,
         dirty=dirty,
-        packages=_package_versions(),
+        packages=packages,
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu_name(),
@@ -68,6 +69,15 @@ def provenance() -> dict[str, Any]:
         device=device,
     )
     return asdict(record)
+
+
+@cache
+def _code() -> tuple[str | None, bool | None, dict[str, str]]:
+    """Revision, dirtiness and packages when they were first asked for: what runs does not change with the files.
+
+    Git may have to read every file to know whether it was changed, which a trace of each of many runs would wait for.
+    """
+    return *_git_state(Path(__file__).resolve().parents[2]), _package_versions()
 
 
 def _git_state(root: Path) -> tuple[str | None, bool | None]:

@@ -36,6 +36,12 @@ def test_a_checkout_gives_revision_and_dirtiness(tmp_path):
     assert provenance._git_state(tmp_path) == (revision, True)
 
 
+def test_the_code_is_asked_for_once(monkeypatch):
+    first = provenance.provenance()
+    monkeypatch.setattr(provenance, "_git_state", lambda root: ("another", True))
+    assert provenance.provenance()["revision"] == first["revision"], "edits made meanwhile do not run"
+
+
 def test_a_folder_inside_another_checkout_is_not_ours(tmp_path):
     (tmp_path / ".git").mkdir()
     inside = tmp_path / "site-packages"
@@ -47,7 +53,9 @@ def test_a_folder_inside_another_checkout_is_not_ours(tmp_path):
 def test_never_fails_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "argv", [])
+    provenance._code.cache_clear()
     record = provenance.provenance()
+    provenance._code.cache_clear()
     assert record["revision"] is None
     assert record["dirty"] is None
     assert record["argv"] == []

@@ -14,8 +14,10 @@ class Text:
 
     def __init__(self, tokenizer, name: str) -> None:
         self.tokenizer, self._name = tokenizer, name
-        self._special = set(tokenizer.all_special_ids)
-        self._special.update(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+        # Asked for each time, the tokenizer would make the table anew.
+        added = tokenizer.added_tokens_decoder
+        self._added = frozenset(added)
+        self._special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
         self._bytes = _byte_decoder()
         self._byte_level = _is_byte_level(tokenizer)
 
@@ -57,7 +59,7 @@ class Text:
         piece = self.tokenizer.convert_ids_to_tokens(token_id)
         if piece is None:
             return f"<{token_id}>".encode()
-        if token_id in self._special or token_id in self.tokenizer.added_tokens_decoder:
+        if token_id in self._special or token_id in self._added:
             return piece.encode()
         if self._byte_level:
             return bytes(self._bytes[ch] for ch in piece) if all(ch in self._bytes for ch in piece) else piece.encode()
