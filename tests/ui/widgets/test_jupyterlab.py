@@ -115,7 +115,7 @@ live"""
 
 
 def test_a_decode_is_watched_and_stopped(lab, page):
-    lab.open(page, "stop.ipynb", TRACE, LIVE.format(folder=str(ROOT / "tests/ui/cli"), tokens=5000))
+    lab.open(page, "stop.ipynb", TRACE, LIVE.format(folder=str(ROOT / "tests/ui"), tokens=5000))
     view = page.locator(".dflw-live")
     expect(view.get_by_role("status")).to_have_text("running", timeout=PATIENCE_MS)
     expect(view).to_contain_text("tok/s", timeout=20_000)
