@@ -157,7 +157,7 @@ def rejection_accept(
     """The reference's `rejection_accept`; logits may be the slice `[..., :V]` of padded ones. Raises BackendError.
 
     Reads every logit at most once, B * L * V values: the softmax is never written. A first launch leaves the largest
-    value and the sum of each chunk of 4,096, and the logits of the candidates; whoever finishes a row decides whether
+    value and the sum of each chunk of 8,192, and the logits of the candidates; whoever finishes a row decides whether
     its proposal is kept, and what lies behind a rejection is left unread as far as it is known in time. In a second
     launch one program of a request draws. It knows the residual's mass in each chunk, since relu(p - q) sums to p less
     min(p, q) of the C candidates: so it draws a chunk, reads that chunk alone once more, draws 16 bytes of it in the
